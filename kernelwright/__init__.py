@@ -1,6 +1,6 @@
 """kernelwright: from a PyTorch module to the fastest kernel that can be proved correct.
 
-``import kernelwright`` is cheap: every candidate kernel pays for it, so the heavy rooms load on first use.
+``import kernelwright`` is cheap, because every candidate kernel pays for it. Heavy packages load on first use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The one exception root.
+"""All exceptions, with one base class.
 
-What a candidate kernel does wrong is a status of a :class:`~kernelwright.records.Verdict`, never an exception.
-Exceptions are for the user (bad input, a missing tool) and for us (a broken machine, a bug). Each carries its data,
-survives pickling, and says what to do next.
+A fault of a candidate kernel is a status of a :class:`~kernelwright.records.Verdict`, never an exception. Exceptions
+are for the user (bad input, a missing tool) and for developers (a broken machine, a bug). Each carries its data, can
+be pickled, and says what to do next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class KernelwrightError(Exception):
     Attributes:
         message: what happened.
         hint: what the reader can do about it; may be empty.
-        data: machine-readable particulars.
+        data: machine-readable details.
         exit_code: the command line's exit code for this error (see the command-line contract).
     """
 
@@ -40,19 +40,19 @@ def _rebuild(cls: type[KernelwrightError], message: str, hint: str, data: dict[s
 
 
 class UsageError(KernelwrightError):
-    """The user asked for something that cannot be: an unknown problem, a bad option, a malformed file."""
+    """The user requested something impossible: an unknown problem, a bad option, a malformed file."""
 
     exit_code = 2
 
 
 class MissingToolError(KernelwrightError):
-    """The environment lacks something that the job needs; the hint says what to install."""
+    """The environment lacks a tool that the job needs. The hint says what to install."""
 
     exit_code = 3
 
 
 class MachineError(KernelwrightError):
-    """A fault of ours or of the machine while judging: nothing is recorded, the job may be run again."""
+    """A fault of kernelwright or of the machine during a job. Nothing is recorded, and the job may be run again."""
 
     exit_code = 3
 
@@ -62,18 +62,18 @@ class SandboxError(MachineError):
 
 
 class InvalidReferenceError(KernelwrightError):
-    """The problem's reference cannot be used; ``data`` holds ``problem`` and, where known, ``line`` at fault."""
+    """The problem's reference cannot be used. ``data`` holds ``problem`` and, if known, the ``line`` at fault."""
 
     exit_code = 1
 
 
 class StoreError(KernelwrightError):
-    """The database is locked, foreign, damaged or full; what was already written is safe."""
+    """The database is locked, foreign, damaged or full. Earlier writes are safe."""
 
     exit_code = 3
 
 
 class BudgetReached(KernelwrightError):
-    """A budget (cost, minutes, device seconds) is used up; the run can be resumed with a larger one."""
+    """A budget (cost, minutes, device seconds) is used up. The run can be resumed with a larger one."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""Files that are written whole: nobody ever sees half of one."""
+"""Writes files atomically: no reader ever sees a partial file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kernelwright.errors import UsageError
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file in place of what is there; make its folder. Readable by all.
+    """Write a file that all may read, atomically, and create its folder. An existing file is replaced.
 
     Raises:
-        OSError: it cannot be written; what was there stays.
+        OSError: the file cannot be written. An existing file is unchanged.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,10 +31,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_for_user(path: Path, content: str | bytes, *, what: str = "", hint: str = "choose another place") -> None:
-    """Write a file that a user asked for; ``what`` it is called in the error.
+    """Write a file that a user requested. ``what`` names it in the error message.
 
     Raises:
-        UsageError: the place cannot be written.
+        UsageError: the file cannot be written.
     """
     try:
         write_whole(path, content)

@@ -1,4 +1,4 @@
-"""Where a step keeps what it must not lose: proposals, evaluations and advice."""
+"""The ledger of a step, which keeps proposals, evaluations and advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelwright.records import Advice, Candidate, Evaluation
 
 
 class Ledger(Protocol):
-    """The step's memory for one run and one problem. The graph's own state holds only the keys handed out here."""
+    """The step's memory for one run and one problem. The graph's own state holds only keys of this ledger."""
 
     def save_proposal(self, candidate: Candidate) -> str:
         """Store a candidate before it is judged; returns its key. Saving the same one again changes nothing."""
@@ -22,11 +22,11 @@ class Ledger(Protocol):
         ...
 
     def find_evaluation(self, candidate: Candidate) -> str | None:
-        """Id of this run's search evaluation of the candidate, where one is finished."""
+        """Id of this run's finished search evaluation of the candidate, or None."""
         ...
 
     def find_again(self, candidate: Candidate, purpose: Purpose, number: int) -> str | None:
-        """Id of this run's evaluation of the candidate for a purpose, the ``number``-th of them, counted from 0."""
+        """Id of this run's ``number``-th evaluation of the candidate for a purpose, counted from 0, or None."""
         ...
 
     def record(
@@ -37,7 +37,7 @@ class Ledger(Protocol):
         purpose: Purpose = "search",
         action: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a finished evaluation in one transaction, with what was asked for and done; returns its id."""
+        """Store a finished evaluation and its action in one transaction; returns its id."""
         ...
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
@@ -45,35 +45,35 @@ class Ledger(Protocol):
         ...
 
     def action(self, evaluation_id: str) -> Mapping[str, Any]:
-        """What was asked for and done, as :meth:`record` was told of it."""
+        """The action of an evaluation, as given to :meth:`record`: what was requested and done."""
         ...
 
     def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
-        """What was said of a candidate in a round of this run."""
+        """The forecast for a candidate in a round of this run, or None."""
         ...
 
     def add_forecast(self, forecast: Forecast) -> None:
-        """Keep what a Verifier said."""
+        """Store a Verifier's forecast."""
         ...
 
     def past_forecasts(self) -> list[Past]:
-        """All forecasts of the run, on every problem, with what the referee said."""
+        """All forecasts of the run, on every problem, with the referee's verdicts."""
         ...
 
     def add_duplicate(self, duplicate: Duplicate) -> None:
-        """Keep that a candidate was found to be one that was judged; keeping the same again changes nothing."""
+        """Record that a candidate repeats a judged one. Recording the same again changes nothing."""
         ...
 
     def add_fruitless(self, fruitless: Fruitless) -> None:
-        """Keep that a Coder gave nothing to judge; keeping the same again changes nothing."""
+        """Record that a Coder gave nothing to judge. Recording the same again changes nothing."""
         ...
 
     def scratchpad(self, step: int) -> str | None:
-        """The notes that were made of this problem before a round of this run; None where none were."""
+        """The notes that were made on this problem before a round of this run, or None."""
         ...
 
     def add_scratchpad(self, step: int, author: str, text: str) -> None:
-        """Keep notes on this problem."""
+        """Store notes on this problem."""
         ...
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:

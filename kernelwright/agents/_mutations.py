@@ -1,8 +1,8 @@
-"""Faults to seed into right kernels: what a Tester's generators are made against.
+"""Faults to seed into correct kernels. A Tester makes its generators to catch them.
 
-An operator spoils the float inputs of a kernel, row by row (a row lies along the last dimension), the way a class of
-real mistakes would: it computes as if some element were another one. So it can be put before any kernel, whatever its
-language is inside. Loud ones show on most data; quiet ones only where the data has a certain shape.
+A fault spoils the float inputs of a kernel, row by row (a row lies along the last dimension), like a class of real
+mistakes: the kernel computes as if some element were another one. So a fault can precede any kernel in any language.
+Loud faults show on most data; quiet ones only on data of a certain form.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def mutate(source: str, mutation: Mutation) -> str:
     """The candidate's source with a fault before its kernels.
 
     Raises:
-        ValueError: it has no class ``ModelNew``, or does not import torch.
+        ValueError: the source has no class ``ModelNew``, or does not import torch.
     """
     tree = ast.parse(source)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]

@@ -1,4 +1,4 @@
-"""A simple roofline: which limit is nearest, and how near (Williams, Waterman and Patterson, CACM 52(4), 2009)."""
+"""A simple roofline: the nearest limit of a kernel (Williams, Waterman and Patterson, CACM 52(4), 2009)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ COPY_REPEATS = 3
 FMA_PORTS = 2
 FLOPS_PER_FMA = 2
 DEFAULT_MHZ = 2500.0
-LATENCY_BOUND_MS = 0.03  # below this, calls and allocation outweigh what the loops do
+LATENCY_BOUND_MS = 0.03  # below this, calls and allocation outweigh the loops
 MEMORY_BOUND_SHARE = 0.5  # of the peak bandwidth
 
 
 class Peaks(NamedTuple):
-    """What this machine can do at most with the threads that are timed."""
+    """The peak bandwidth and throughput of this machine with the timed threads."""
 
     bandwidth_gb_s: float
     gflop_s: float
 
 
 class Placement(NamedTuple):
-    """Where a kernel lies. ``efficiency`` is ideal time over measured time, in 0..1."""
+    """A kernel's place on the roofline. ``efficiency`` is ideal time over measured time, in 0..1."""
 
     bound: Bound
     efficiency: float
@@ -68,7 +68,7 @@ def _fma_gflop_s(threads: int, cpuinfo: Path = Path("/proc/cpuinfo")) -> float:
 
 
 def place(latency_ms: float, bytes_moved: float, flops: float, peaks: Peaks) -> Placement:
-    """Place a kernel of a measured latency.
+    """Place a kernel on the roofline by its measured latency.
 
     A kernel that is near neither limit counts as compute-bound: it executes too many instructions for its traffic.
     """

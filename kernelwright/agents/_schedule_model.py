@@ -1,13 +1,13 @@
-"""What schedules that were not judged may be worth: a Gaussian process over those that were.
+"""A Gaussian process over judged schedules, which predicts the worth of schedules that were not judged.
 
-Schedules are alike where they make the same choices, and some choices matter more than others: the covariance falls
-exponentially with the sum of how far two schedules lie apart in each. What is asked of it is the expected improvement
-over the best (Mockus, "On Bayesian methods for seeking the extremum", 1975; Jones, Schonlau and Welch, J. Global
-Optimization 13, 1998).
+Schedules with the same choices are similar, and some choices matter more than others: the covariance falls
+exponentially with the sum of the distances between two schedules in each choice. The search uses the expected
+improvement over the best schedule (Mockus, "On Bayesian methods for seeking the extremum", 1975; Jones, Schonlau and
+Welch, J. Global Optimization 13, 1998).
 
-The constants are those under which measured spaces of C++ kernels are most likely (benchmarks/search_fit.py), rounded:
-what choices of the generator are worth on the whole. What they are worth on this problem and machine is for the search
-to find out. Spaces of other languages were not measured; all of their choices count alike.
+The constants are rounded maximum-likelihood estimates from measured spaces of C++ kernels (benchmarks/search_fit.py).
+They are averages over problems; the search finds the worth of a choice on this problem and machine. Spaces of other
+languages were not measured, so all of their choices count the same.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 SPREAD = 0.185  # deviation of log speedups over a space
-NOISE = 0.04  # deviation of one measurement, and of what the model does not see
-FAILED = 0.5  # by which one that failed counts as slower than the slowest
+NOISE = 0.04  # deviation of one measurement and of effects outside the model
+FAILED = 0.5  # log-ratio by which a failed schedule counts as slower than the slowest
 
 
 class Trait(NamedTuple):
-    """What is expected of a choice before anything is measured.
+    """The prior of a choice, before anything is measured.
 
     Attributes:
-        weight: how much it matters: schedules that differ altogether in it are as alike as exp(-weight).
-        distance: by how much the log speedup is expected to fall where a number lies as far as can be from the default.
-        departures: the same for values, where the default is another one.
+        weight: how much the choice matters: schedules that differ fully in it have a correlation of exp(-weight).
+        distance: expected fall of the log speedup if a number lies as far as possible from the default.
+        departures: expected fall of the log speedup for a value that is not the default.
     """
 
     weight: float
@@ -43,7 +43,7 @@ class Trait(NamedTuple):
     departures: Mapping[KnobValue, float] = {}
 
 
-UNKNOWN = Trait(0.5)  # of a choice of which too little was measured
+UNKNOWN = Trait(0.5)  # for a choice with too few measurements
 CPP_TRAITS: Mapping[str, Trait] = {
     "fusion": Trait(0.75, departures={"none": 0.23}),
     "gemm": Trait(0.4, departures={"library": 0.09}),
@@ -59,7 +59,7 @@ CPP_TRAITS: Mapping[str, Trait] = {
 
 
 class Observation(NamedTuple):
-    """A schedule and the log of its speedup; None where it failed."""
+    """A schedule and the log of its speedup; None if it failed."""
 
     schedule: Schedule
     value: float | None
@@ -68,9 +68,9 @@ class Observation(NamedTuple):
 def observations(
     attempts: Sequence[Attempt], duplicates: Sequence[Duplicate], default: Schedule, baseline: str
 ) -> list[Observation]:
-    """What is known of schedules: each kernel once, by the mean of what was measured; duplicates as what they repeat.
+    """One observation for each kernel with a schedule, with the mean of its measurements.
 
-    Empty where nothing was timed.
+    A duplicate has the value of the kernel that it repeats. The list is empty if nothing was timed.
     """
     schedules: dict[str, Schedule] = {}
     values: dict[str, list[float | None]] = {}
@@ -93,13 +93,13 @@ def _value(attempt: Attempt, baseline: str) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """One that failed once is held to have failed."""
+    """The mean of a kernel's values; None if one of its evaluations failed."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
 class _Column(NamedTuple):
-    """A choice as the model sees it, or one of the numbers that its values consist of ("8x3")."""
+    """A coordinate of the model: a choice, or one of the numbers in its values ("8x3" has two)."""
 
     knob: str
     number: bool
@@ -121,7 +121,7 @@ def _columns_of(knob: str, values: Sequence[KnobValue]) -> list[_Column]:
 
 
 def _numbers_in(value: KnobValue) -> tuple[int, ...]:
-    """The numbers that a value consists of, whether it is one or is written like 8x3; none for any other."""
+    """The numbers in a value: one for an integer, several for text like "8x3", none for other values."""
     if type(value) is int:
         return (value,)
     if isinstance(value, str) and re.fullmatch(r"\d+(x\d+)*", value):
@@ -130,17 +130,17 @@ def _numbers_in(value: KnobValue) -> tuple[int, ...]:
 
 
 class ScheduleModel:
-    """Expectations of a problem's schedules.
+    """Predictions for a problem's schedules.
 
     Args:
-        space: the values of each choice, the default first; numbers are alike as they lie near each other, and values
-            that consist of numbers (tiles, "8x3") as those do.
-        default: what departures are counted from.
-        observed: at least one of them with a value.
-        traits: what is known of choices; those that are not in it are alike.
+        space: the values of each choice, the default first. Near numbers are similar, and so are values that consist
+            of near numbers (tiles, "8x3").
+        default: the schedule from which departures are counted.
+        observed: the judged schedules; at least one has a value.
+        traits: the priors of choices; a choice without one gets :data:`UNKNOWN`.
 
     Attributes:
-        best: the one of them with the highest value.
+        best: the observed schedule with the highest value.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class ScheduleModel:
         return np.array(found, dtype=float).reshape(len(self._columns), len(schedules)).T
 
     def _apart(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-        """(ours, theirs, choices): 0 where values are the same, 1 where altogether different."""
+        """(ours, theirs, choices): 0 for equal values, 1 for fully different ones."""
         import numpy as np
 
         gap = np.abs(ours[:, None, :] - theirs[None, :, :])
@@ -200,7 +200,7 @@ class ScheduleModel:
         return np.asarray(SPREAD**2 * np.exp(-(self._apart(ours, theirs) @ weights)))
 
     def _departures(self, schedules: Sequence[Schedule], points: np.ndarray) -> np.ndarray:
-        """(schedules): by how much each is expected to be slower than the default, before anything was measured."""
+        """(schedules): the prior log-ratio by which each is expected to be slower than the default."""
         import numpy as np
 
         apart = self._apart(points, self._coded([self._default]))[:, 0, :]
@@ -218,14 +218,14 @@ class ScheduleModel:
         return tuple(repr(schedule.get(knob)) for knob in self._traits)
 
     def unknown(self, schedules: Iterable[Schedule]) -> list[int]:
-        """Places of those that were not observed, each once."""
+        """Indices of the schedules that were not observed; repeated schedules are listed once."""
         places: dict[tuple[str, ...], int] = {}
         for place, schedule in enumerate(schedules):
             places.setdefault(self._key(schedule), place)
         return [place for key, place in places.items() if key not in self._seen]
 
     def improvements(self, schedules: Sequence[Schedule]) -> list[float]:
-        """Of each, the expected improvement over the best log speedup so far."""
+        """The expected improvement of each schedule over the best log speedup so far."""
         import numpy as np
 
         points = self._coded(schedules)

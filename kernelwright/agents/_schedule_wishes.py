@@ -1,6 +1,6 @@
-"""What the offline Coder makes of an assignment: schedules, the most wanted first.
+"""Turns an assignment into schedules for the offline Coder, the most wanted first.
 
-Where something was timed, those come first that promise most by all that was measured of this problem's schedules.
+If something was timed, the order follows the predictions of a model of this problem's measured schedules.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kernelwright.agents.moves import Effect, ranked_moves
 from kernelwright.agents.roles import Assignment, Attempt
 from kernelwright.records import KnobValue
 
-_DRAWS = 64  # schedules that are drawn before one counts as exhausted
-_PAIRS = 256  # of changes that are weighed
-_WHOLE = 1024  # schedules of a space that is weighed as a whole; of a larger one, so many are drawn
-_AS_GOOD = 0.04  # share by which the promise of a schedule may fall short of the highest one where it changes less
-_FAR = 0.3  # share of a drawn schedule's choices that differ from the default's
+_DRAWS = 64  # draws before a space counts as exhausted
+_PAIRS = 256  # most pairs of changes to compare
+_WHOLE = 1024  # a space of at most this many schedules is compared as a whole; from a larger one, this many are drawn
+_AS_GOOD = 0.04  # a schedule with fewer changes may fall short of the highest promise by this share
+_FAR = 0.3  # share of the choices of a drawn schedule that are drawn anew; the others keep the default
 
 
 class Wish(NamedTuple):
@@ -37,21 +37,21 @@ class Wish(NamedTuple):
 
 
 class Request(NamedTuple):
-    """An assignment with what it refers to."""
+    """An assignment with its parents and the known measurements."""
 
     assignment: Assignment
-    parents: tuple[Attempt, ...]  # that have a schedule
+    parents: tuple[Attempt, ...]
     bound: Bound
     known: Sequence[Effect]
     first: bool  # whether nothing was tried yet
-    seeded: bool  # whether TorchInductor's kernel was
-    model: ScheduleModel | None = None  # where something was timed
+    seeded: bool  # whether TorchInductor's kernel was tried already
+    model: ScheduleModel | None = None  # None if nothing was timed
 
     def ordered(self, wishes: Sequence[Wish]) -> list[Wish]:
-        """Wishes that have schedules, the most promising first; as they come where nothing was timed.
+        """Order wishes that have schedules, the most promising first. Without timings the order stays as it is.
 
-        Of those that promise nearly as much as the first, the one with the fewest changes is: what it gains, or why it
-        fails, can be ascribed to them. Schedules that were judged, or repeat another wish, are left out.
+        Among wishes that promise nearly as much as the first, those with the fewest changes lead, since their gain or
+        failure can be attributed to a change. Schedules that were judged, or repeat another wish, are left out.
         """
         if self.model is None:
             return list(wishes)
@@ -67,13 +67,13 @@ class Request(NamedTuple):
         return [fresh[place] for place in sorted(range(len(fresh)), key=lambda place: ranks[place])]
 
     def _changes(self, schedule: Schedule) -> int:
-        """Choices in which it differs from the best schedule so far."""
+        """The number of choices in which a schedule differs from the best one so far."""
         best = {} if self.model is None else self.model.best
         return sum(best.get(knob) != value for knob, value in schedule.items())
 
 
 def wishes_for(plan: Blueprint, request: Request) -> Iterator[Wish]:
-    """What the assignment asks for, then what is next to it, and at last anything that the space has."""
+    """Wishes for the assignment itself, then improvements of its parents, and finally random schedules."""
     rng = random.Random(request.assignment.seed)
     mode = request.assignment.mode
     if mode != "new" and request.parents:
@@ -99,14 +99,14 @@ def _change(plan: Blueprint, request: Request, after: Schedule, why: str) -> Wis
     """A wish for a schedule made from the first parent's."""
     base, *others = request.parents
     changed = _differing(_schedule(plan, base), after)
-    single = changed if len(changed) == 1 else {}  # what an effect can be ascribed to
+    single = changed if len(changed) == 1 else {}  # only a single change explains an effect
     return Wish(request.assignment.mode, after, single, base, why, tuple(others))
 
 
 def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """Whatever promises most: changes of the parent's schedule and of the best one, and any other schedule.
+    """The most promising of: changes of the parent's schedule, changes of the best one, and any other schedule.
 
-    Where nothing was timed, single changes of the parent and pairs of them, the single ones first.
+    If nothing was timed: single changes of the parent, then pairs of changes.
     """
     found = _changed(plan, request, _schedule(plan, request.parents[0]), rng)
     if request.model is not None:
@@ -116,7 +116,7 @@ def _improve(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[
 
 
 def _anywhere(plan: Blueprint, request: Request, rng: random.Random) -> list[Wish]:
-    """All schedules of a space; of one that has more than 1024, so many that are drawn."""
+    """All schedules of a space, or 1024 random ones if the space is larger."""
     whole = math.prod(len(values) for values in plan.space.values()) <= _WHOLE
     chosen = itertools.product(*plan.space.values()) if whole else _draws(plan, rng)
     schedules = ({**plan.default, **dict(zip(plan.space, values, strict=True))} for values in chosen)
@@ -132,7 +132,7 @@ def _draws(plan: Blueprint, rng: random.Random) -> Iterator[tuple[KnobValue, ...
 
 
 def _changed(plan: Blueprint, request: Request, before: Schedule, rng: random.Random) -> list[Wish]:
-    """A schedule with one choice made differently, and with two."""
+    """The schedules that differ from ``before`` in one choice, and some that differ in two."""
     of = "" if before == _schedule(plan, request.parents[0]) else " in the best so far"
     moves = ranked_moves(plan.space, before, request.bound, request.known)
     singles = [
@@ -151,7 +151,7 @@ def _changed(plan: Blueprint, request: Request, before: Schedule, rng: random.Ra
 
 
 def _cross(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """Each choice from either parent."""
+    """Schedules that take each choice from either parent."""
     if len(request.parents) < 2:
         return
     mother, father = (_schedule(plan, parent) for parent in request.parents[:2])
@@ -164,7 +164,7 @@ def _cross(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wi
 
 
 def _tune(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """The constants of the kernel alone, several at once."""
+    """Schedules with other constants (choices in upper case), several changed at once."""
     before = _schedule(plan, request.parents[0])
     constants = {knob: values for knob, values in plan.space.items() if knob.isupper() and len(values) > 1}
     found = []
@@ -178,7 +178,7 @@ def _tune(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wis
 
 
 def _transfer(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """The change that was measured elsewhere, where this kernel has that choice."""
+    """The change that was measured on another problem, if this problem has that choice."""
     change = request.assignment.move.get("change") or {}
     possible = {knob: value for knob, value in change.items() if value in plan.space.get(knob, ())}
     before = _schedule(plan, request.parents[0])
@@ -188,7 +188,7 @@ def _transfer(plan: Blueprint, request: Request, rng: random.Random) -> Iterator
 
 
 def _simplify(plan: Blueprint, request: Request, rng: random.Random) -> Iterator[Wish]:
-    """Choices back to what makes the source shorter, the shortest first."""
+    """Schedules with one choice reset to its default, if that makes the source shorter; the shortest first."""
     before = _schedule(plan, request.parents[0])
     here = write(plan, before)
     if here is None:
@@ -205,7 +205,7 @@ def _simplify(plan: Blueprint, request: Request, rng: random.Random) -> Iterator
 
 
 def _drawn(plan: Blueprint, rng: random.Random) -> Iterator[Wish]:
-    """Schedules at random, near the default first."""
+    """Random schedules, those near the default first."""
     for draw in range(_DRAWS):
         far = _FAR if draw < _DRAWS // 2 else 1.0
         schedule = {

@@ -1,4 +1,4 @@
-"""A kernel with other knobs, as a search chose them: nobody is asked, and nothing is paid."""
+"""A kernel with knobs that the search chose. No Coder is asked, so it costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the offline roles know of a problem before anything was measured: graph, schedule space, cost."""
+"""The facts that the offline roles use before anything is measured: graph, schedule space and cost of a problem."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from kernelwright.codegen import Generated, Graph
 
 Schedule = dict[str, KnobValue]
-# The shapes that kernels of a backend are written for, those that are timed first.
+# The device classes whose shapes a backend's kernels are written for; the timed class comes first.
 CLASSES: Mapping[Backend, tuple[DeviceClass, ...]] = {"cpp": ("cpu",), "triton": ("gpu", "interpreter")}
 
 
 class Blueprint(NamedTuple):
-    """A captured problem and what may be chosen about its kernels."""
+    """A captured problem and the choices for its kernels."""
 
     backend: Backend
     graph: Graph
@@ -30,10 +30,10 @@ class Blueprint(NamedTuple):
 
 
 def blueprint(context: StepContext) -> Blueprint:
-    """Capture the problem in the sandbox and read off its schedule space.
+    """Capture the problem in the sandbox and derive its schedule space.
 
-    Where its shape variants have different graphs (a loop over time steps), that of the first one stands for the names
-    and weights of all, which is what TorchInductor's kernels need.
+    If its shape variants have different graphs (a loop over time steps), the first variant's graph stands for all. Its
+    names and weights hold for all variants, and TorchInductor's kernels need no more.
 
     Raises:
         CoderError: the reference cannot be captured.
@@ -59,7 +59,7 @@ def blueprint(context: StepContext) -> Blueprint:
 
 
 def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | None:
-    """The kernel of a schedule; None where the generator has none for it."""
+    """The kernel of a schedule; None if the generator cannot write it."""
     from kernelwright import codegen
 
     if not plan.whole:
@@ -71,7 +71,7 @@ def write(plan: Blueprint, schedule: Mapping[str, KnobValue]) -> Generated | Non
 
 
 def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
-    """TorchInductor's own kernels as a candidate, in C++ or Triton; None where they cannot be had."""
+    """TorchInductor's own kernels as a candidate, in C++ or Triton; None if TorchInductor gives none."""
     from kernelwright import codegen
 
     entry, seed = (
@@ -90,7 +90,7 @@ def _variants(context: StepContext) -> list[Mapping[str, Any]]:
 
 
 def _ask(context: StepContext, entry: str, what: str, *, most: int | None = None) -> dict[str, Any]:
-    """The reply of a tool for the problem's shape variants, or the first ``most`` of them."""
+    """The reply of a sandboxed tool for the problem's shape variants, or the first ``most`` of them."""
     problem = context.problem
     variants = _variants(context)[:most]
     payload: dict[str, Any] = {"source": problem.source, "variant": variants[0], "variants": variants}

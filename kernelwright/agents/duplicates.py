@@ -1,10 +1,10 @@
-"""Kernels that were judged already: the same program in other words, or other words for the same machine code.
+"""Detection of kernels that were judged already: candidates with the same program or the same machine code.
 
-Two candidates are the same program where their Python has one syntax tree and the C, C++ or CUDA inside of it the same
-tokens, with the values of their knobs in place; nothing but comments, docstrings and layout lies between them. They are
-the same machine code where the Python around the compiled sources is the same and the compiler made the same of them:
-renamed variables, reordered declarations, pragmas and compiler options that do nothing. What only the compiler is told
-(its options, macros, and constants that are read for these alone) is no part of the Python around.
+Two candidates are the same program if their Python has the same syntax tree and the C, C++ or CUDA inside it the same
+tokens, with the values of their knobs inserted. They then differ only in comments, docstrings and layout. They are the
+same machine code if the Python around the compiled sources is the same and the compiler's output is the same. They may
+then differ in names, the order of declarations, pragmas, and compiler options without effect. Arguments for the
+compiler alone (options, macros, and constants that are read only for these) do not count as Python around the sources.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernelwright import inline
 from kernelwright.agents.roles import Attempt
 from kernelwright.records import Candidate, KnobValue, sha256_text
 
-MACHINE_CODE = "machine_code"  # the key of an attempt's action under which its fingerprint stands
+MACHINE_CODE = "machine_code"  # key of the fingerprint in an attempt's action
 
 _C_TOKEN = re.compile(
     r"""(?P<comment>//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z))
@@ -33,19 +33,19 @@ _C_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')|//[^\n]*|/
 
 
 class Twin(NamedTuple):
-    """The attempt that a candidate repeats, and in what they are the same."""
+    """The attempt that a candidate repeats, and what is the same in both."""
 
     attempt: Attempt
     same: Literal["file", "program", "machine code"]
 
 
 def find_twin(candidate: Candidate, attempts: Sequence[Attempt], machine_code: str | None = None) -> Twin | None:
-    """The first attempt that was the same kernel; None where there is none.
+    """The first attempt with the same kernel, or None.
 
     Args:
-        attempts: with the fingerprints of their machine code in their actions, where these are known.
-        machine_code: the candidate's fingerprint: looked for among the attempts', where it is not empty. None looks for
-            the same program alone.
+        attempts: their actions hold the fingerprints of their machine code, if known.
+        machine_code: the candidate's fingerprint, to compare with those of the attempts; an empty one matches none.
+            With None, programs are compared instead.
     """
     known = [attempt for attempt in attempts if attempt.purpose == "search"]
     for attempt in known:
@@ -62,12 +62,12 @@ def find_twin(candidate: Candidate, attempts: Sequence[Attempt], machine_code: s
 
 
 def program_of(candidate: Candidate) -> str:
-    """Hash of what a candidate does, whatever its comments, its docstrings and its layout are."""
+    """Hash of a candidate's program, independent of comments, docstrings and layout."""
     return _hashed(candidate.backend, candidate.source, tuple(sorted(candidate.knobs.items())), False)
 
 
 def surroundings_of(candidate: Candidate) -> str:
-    """Hash of a candidate's Python, whatever stands in the C, C++ or CUDA inside of it."""
+    """Hash of a candidate's Python, without the C, C++ or CUDA inside it."""
     return _hashed(candidate.backend, candidate.source, tuple(sorted(candidate.knobs.items())), True)
 
 
@@ -75,7 +75,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def code_size(candidate: Candidate) -> int:
-    """How much code a candidate is, whatever its comments, its layout and its names are; only to compare by."""
+    """A measure of the amount of a candidate's code, without comments, layout and names. Use it only to compare."""
     return len(_TOKEN.findall(_plain(candidate.source, tuple(sorted(candidate.knobs.items())), False)))
 
 
@@ -91,7 +91,7 @@ def _plain(source: str, knobs: tuple[tuple[str, KnobValue], ...], without_c: boo
             _drop_what_the_compiler_is_told(tree)
         return ast.dump(_Plain(without_c).visit(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return f"{source}\n{knobs}"  # what cannot be read is like nothing but itself
+        return f"{source}\n{knobs}"  # source that cannot be parsed equals only itself
 
 
 _BUILDERS = frozenset({"cpp", "cuda"})  # the functions of kernelwright.inline
@@ -104,7 +104,7 @@ _HARMLESS: tuple[type[ast.AST], ...] = (
 
 
 def _drop_what_the_compiler_is_told(tree: ast.Module) -> None:
-    """Take out compiler options and macros, and then, of the module's constants, those that nothing reads any more."""
+    """Remove compiler options and macros, and then the module's constants that nothing reads any more."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name_called(node) in _BUILDERS:
             node.keywords = [word for word in node.keywords if word.arg not in _TOLD or not _is_harmless(word.value)]
@@ -118,7 +118,7 @@ def _name_called(call: ast.Call) -> str:
 
 
 def _is_harmless(value: ast.expr) -> bool:
-    """Whether nothing happens where it is evaluated."""
+    """Whether evaluating an expression has no side effects."""
     return all(isinstance(node, _HARMLESS) for node in ast.walk(value))
 
 
@@ -132,7 +132,7 @@ def _is_unread(statement: ast.stmt, tree: ast.Module) -> bool:
 
 
 class _Plain(ast.NodeTransformer):
-    """Drops statements that are only a constant, and writes compiled sources as their tokens, or leaves them out."""
+    """Drops statements that are only a constant, and replaces compiled sources by their tokens or an empty string."""
 
     def __init__(self, without_c: bool) -> None:
         self._without_c = without_c
@@ -159,7 +159,7 @@ def _is_c(text: str) -> bool:
 
 
 def c_tokens(source: str) -> str:
-    """The tokens of C, C++ or CUDA with one blank between them; the preprocessor's directives on lines of their own."""
+    """The tokens of C, C++ or CUDA, separated by one blank; preprocessor directives are on lines of their own."""
     out: list[str] = []
     for match in _C_TOKEN.finditer(source):
         if match.lastgroup == "directive":

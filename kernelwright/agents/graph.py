@@ -1,6 +1,6 @@
 """The step as a LangGraph StateGraph, checkpointed in an SQLite file of its own: propose, judge, conclude.
 
-Every so often, what was learned is summed up before the next round.
+After every few rounds, a scratchpad summarises the lessons before the next round.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NODES: dict[str, NodeFunction] = {
 }
 
 
-AGAIN = 4  # evaluations of known candidates for each new one that no sensible strategy exceeds
+AGAIN = 4  # upper bound on evaluations of known candidates for each new one
 
 
 class StepResult(NamedTuple):
-    """Where the loop stands.
+    """The state of the loop when it returns.
 
-    ``stopped_early`` is the reason given by the tools' ``should_stop``, or empty. ``awaited`` are the places that
-    replies are awaited in; the loop goes on when it is run again.
+    ``stopped_early`` is the reason given by the tools' ``should_stop``, or empty. ``awaited`` are the paths at which
+    replies are awaited; the loop continues when it is run again.
     """
 
     state: StepState
@@ -52,10 +52,10 @@ class StepResult(NamedTuple):
 
 @contextmanager
 def open_checkpoints(path: Path) -> Iterator[BaseCheckpointSaver[str]]:
-    """The checkpoint file: never the store's own file, since two writers of one file lock each other out.
+    """Open the checkpoint file. It must not be the store's file, since two writers of one file lock each other out.
 
     Raises:
-        StoreError: the file cannot be opened or is no SQLite file.
+        StoreError: the file cannot be opened or is not an SQLite file.
     """
     from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -64,7 +64,7 @@ def open_checkpoints(path: Path) -> Iterator[BaseCheckpointSaver[str]]:
         with closing(sqlite3.connect(path, check_same_thread=False, timeout=30.0)) as connection:
             saver = SqliteSaver(connection)
             saver.setup()
-            connection.execute("PRAGMA synchronous = NORMAL")  # as the store: a killed process loses nothing
+            connection.execute("PRAGMA synchronous = NORMAL")  # like the store: a killed process loses nothing
             yield saver
     except (sqlite3.DatabaseError, OSError) as error:
         raise StoreError(
@@ -75,7 +75,7 @@ def open_checkpoints(path: Path) -> Iterator[BaseCheckpointSaver[str]]:
 
 
 def import_ahead() -> None:
-    """Begin to import what a step is compiled with, which takes half a second, and return."""
+    """Start importing LangGraph in the background, which takes half a second."""
     threading.Thread(target=importlib.import_module, args=("langgraph.graph",), daemon=True).start()
 
 
@@ -86,7 +86,7 @@ def build_step(
 
     Args:
         tools: roles, referee, ledger.
-        checkpointer: where the state is saved after every node; None keeps it in memory only.
+        checkpointer: saves the state after every node; None keeps it in memory only.
     """
     from langgraph.graph import END, START, StateGraph
 
@@ -104,11 +104,10 @@ def build_step(
 
 
 def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, Any]]:
-    """A node that asks, once its work is done, whether the loop is to stop behind it.
+    """A node that asks after its work whether the loop should stop.
 
-    Asked in the node: whoever reads the graph's stream learns of it only when the next node is about to run. A reply
-    that somebody is still to write interrupts the graph; when it is resumed, the node's work is done again from its
-    beginning.
+    It must ask inside the node: a reader of the graph's stream sees a node only when the next one is about to run. A
+    reply that is still to be written interrupts the graph. When the graph is resumed, the node's work starts again.
     """
     from langgraph.runtime import Runtime
     from langgraph.types import interrupt
@@ -124,13 +123,13 @@ def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, 
             runtime.control.request_drain(reason)
         return changes
 
-    # LangGraph decides by the annotations what to hand in, and cannot resolve names that are local here.
+    # LangGraph chooses the arguments by the annotations, and cannot resolve names that are local here.
     node.__annotations__ = {"state": StepState, "runtime": Runtime[Any], "return": dict[str, Any]}
     return node
 
 
 def _coders(tools: StepTools) -> Callable[[StepState], Any]:
-    """One Coder, or one for each assignment of the round, side by side."""
+    """Route to one Coder for each assignment of the round, side by side."""
     from langgraph.types import Send
 
     def route(state: StepState) -> Any:
@@ -187,12 +186,12 @@ def run_step(
     samples: int = 1,
     on_update: Callable[[str, StepState], None] = lambda node, state: None,
 ) -> StepResult:
-    """Run the loop of one problem, or go on with it where an earlier process left off.
+    """Run the loop of one problem, or continue where an earlier process stopped.
 
     Args:
         graph: from :func:`build_step`, with a checkpointer.
         samples: the most Coders that work side by side.
-        on_update: told the name of each node that finished and the state after it.
+        on_update: called with the name of each finished node and the state after it.
     """
     from langgraph.errors import GraphDrained
     from langgraph.runtime import RunControl
@@ -200,8 +199,8 @@ def run_step(
 
     config = thread_config(run_id, problem_id, rounds, samples)
     snapshot = graph.get_state(config)
-    begun = "stop" in snapshot.values  # a process may have died when nothing but empty channels was kept
-    # Not by ``snapshot.next``: it is empty as well where a node's writes are kept, and the checkpoint after it is not.
+    begun = "stop" in snapshot.values  # a process may have died after it saved only empty channels
+    # Do not use ``snapshot.next``: it is also empty if a node's writes were saved but the checkpoint after it was not.
     if begun and snapshot.values["stop"]:
         return StepResult(cast(StepState, snapshot.values), "")
     start: Any = None if begun else initial_state(run_id, problem_id, rounds)
@@ -224,7 +223,7 @@ def run_step(
 
 
 def _changed(state: StepState, changes: dict[str, Any]) -> StepState:
-    """The state after a node, as the graph's channels make it."""
+    """The state after a node's changes, computed as the graph's channels do."""
     proposals = (
         step_state.gather(state["proposals"], changes["proposals"]) if "proposals" in changes else state["proposals"]
     )

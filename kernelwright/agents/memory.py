@@ -1,4 +1,4 @@
-"""What a problem's Coders may know of other problems, of earlier runs, and of what was learned on it so far."""
+"""The knowledge from other problems and earlier runs that a problem's Coders get."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from kernelwright.prompts import KernelView
 
 
 class Memory(Protocol):
-    """Answers by the context alone, and the same whenever it is asked: a resumed run sees what the killed one saw."""
+    """Knowledge for Coders. Answers depend on the context alone, so a resumed run gets the killed run's answers."""
 
     def paid(self, context: StepContext) -> Sequence[str]:
         """Moves that paid on similar problems, a line each, the most promising first."""
         ...
 
     def insights(self, context: StepContext) -> Sequence[str]:
-        """What Judges found out about this problem and similar ones, a line each, the most severe first."""
+        """Judges' insights on this problem and similar ones, a line each, the most severe first."""
         ...
 
     def contrasts(self, context: StepContext, count: int) -> Sequence[KernelView]:
-        """At most so many kernels of earlier runs for this problem, of different speeds, the slower ones first."""
+        """At most ``count`` kernels of earlier runs for this problem, of different speeds, the slower ones first."""
         ...
 
 
 class NoMemory:
-    """Knows nothing."""
+    """A memory without any knowledge."""
 
     def paid(self, context: StepContext) -> Sequence[str]:
-        """None."""
+        """No moves."""
         return ()
 
     def insights(self, context: StepContext) -> Sequence[str]:
-        """None."""
+        """No insights."""
         return ()
 
     def contrasts(self, context: StepContext, count: int) -> Sequence[KernelView]:
-        """None."""
+        """No kernels."""
         return ()

@@ -1,4 +1,4 @@
-"""Coder and Judge as language models: prompts made of what was measured, replies checked before anything is built."""
+"""Coder and Judge as language models: prompts are made from measurements, and replies are checked before any build."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from kernelwright.inline import apply_knobs
 from kernelwright.prompts import DeviceFacts, ExemplarChoice, KernelView, Move, Task, exemplar_for, render
 from kernelwright.records import Advice, Backend, Candidate, Evaluation
 
-_ASKED_AS: Mapping[str, str] = {"tune": "improve"}  # a model sets constants as it changes anything else
-CONTRASTED = 2  # kernels that are compared by their speeds, at least
+_ASKED_AS: Mapping[str, str] = {"tune": "improve"}  # a model changes constants like anything else
+CONTRASTED = 2  # least number of kernels for a comparison of speeds
 _SHOWS_MOVES = frozenset({"new", "improve", "edit"})
 REPLIES: Mapping[str, type[BaseModel]] = {
     "coder-new": KernelReply,
@@ -53,11 +53,11 @@ ALL_BACKENDS: frozenset[Backend] = frozenset({"cpp", "triton", "cuda"})
 
 @dataclass(frozen=True)
 class ModelTools:
-    """What a model's role works with on one problem of one run.
+    """The tools of a model's role for one problem of one run.
 
-    ``task`` and ``device`` are those of a backend. The device is asked for when the first prompt is made: finding out
-    takes a moment. A prompt shows at most ``history`` moves. ``memory``: what it may know of other problems and
-    earlier runs. ``exemplar``: which one a Coder is shown.
+    ``task`` and ``device`` depend on the backend. ``device`` is called for the first prompt, since it takes a moment. A
+    prompt shows at most ``history`` moves. ``memory`` holds the knowledge of other problems and earlier runs.
+    ``exemplar`` chooses the exemplar that a Coder is shown.
     """
 
     client: ModelClient
@@ -72,23 +72,23 @@ class ModelTools:
 
 
 class ModelRole:
-    """A role that a language model plays. Without tools it only says who it would be."""
+    """A role that a language model plays. Without tools it has only a name."""
 
     role = ""
 
     def __init__(self, spec: str, tools: ModelTools | None = None) -> None:
         self.spec = spec
         word = spec.partition(":")[0]
-        self.name = word if word in FILE_WORDS else spec  # places on this machine are nobody's name
+        self.name = word if word in FILE_WORDS else spec  # a name must not contain a path of this machine
         self._tools = tools
 
     def with_tools(self, tools: ModelTools) -> Self:
-        """The same role at work."""
+        """The same role with tools."""
         return type(self)(self.spec, tools)
 
     @property
     def tools(self) -> ModelTools:
-        """What it works with."""
+        """The role's tools."""
         if self._tools is None:
             raise AssertionError(f"{self.spec} has no tools yet")
         return self._tools
@@ -133,7 +133,7 @@ class ModelRole:
 
 
 class ModelCoder(ModelRole):
-    """Writes kernels as it is assigned: anew, repaired, improved, edited, or of two parents."""
+    """Writes kernels for an assignment: from nothing, repaired, improved, edited, or from two parents."""
 
     role = "coder"
     backends = ALL_BACKENDS
@@ -142,7 +142,7 @@ class ModelCoder(ModelRole):
         """The candidate that the model writes.
 
         Raises:
-            RoleFailed: no reply that can be used, or a kernel that was judged already.
+            RoleFailed: no usable reply, or a kernel that was judged already.
             CoderError: a recording that ends before this round.
         """
         assignment = context.assignment
@@ -187,7 +187,7 @@ class ModelCoder(ModelRole):
                 "advice": advice,
                 "exemplar": exemplar_for(context.problem, context.backend, self.tools.exemplar),
                 "history": history_of(context),
-                # where nothing is told of earlier kernels, one from nothing is a sample of its own
+                # without a history, a kernel from nothing is an independent sample
                 "failures": () if anew and not self.tools.history else context.failures,
                 "inspirations": self._inspirations(context),
                 "contrast": assignment.contrast,
@@ -209,7 +209,7 @@ class ModelCoder(ModelRole):
         return Proposal(written_by, asked.value.plan, action, asked.cost_usd)
 
     def _inspirations(self, context: StepContext) -> Sequence[KernelView]:
-        """What an assignment shows beside its parents; for a contrast, where this run has none, one of earlier runs."""
+        """The kernels to show besides the parents. A contrast uses earlier runs' kernels if this run has too few."""
         shown = inspirations_of(context)
         if not context.assignment.contrast or len(shown) >= CONTRASTED:
             return shown
@@ -217,7 +217,7 @@ class ModelCoder(ModelRole):
         return earlier if len(earlier) >= CONTRASTED else shown
 
     def _remembered(self, context: StepContext) -> dict[str, Any]:
-        """What is shown of other problems, of earlier runs, and of the notes on this one."""
+        """The knowledge to show from other problems and earlier runs, and the notes on this problem."""
         memory, asked = self.tools.memory, context.assignment
         shown: dict[str, Any] = {"insights": memory.insights(context), "scratchpad": context.scratchpad}
         if _ASKED_AS.get(asked.mode, asked.mode) in _SHOWS_MOVES:
@@ -228,19 +228,19 @@ class ModelCoder(ModelRole):
 
 
 class SeveralCoders(ModelCoder):
-    """Several models that write kernels: the one that an assignment names, or the first where it names none."""
+    """Several models that write kernels. The model that an assignment names writes, or else the first one."""
 
     def __init__(self, coders: Sequence[ModelCoder]) -> None:
         super().__init__(coders[0].spec)
         self._coders = {coder.spec: coder for coder in coders}
 
     def propose(self, context: StepContext) -> Proposal:
-        """The candidate that the model asked for writes, as :meth:`ModelCoder.propose`."""
+        """The candidate that the assignment's model writes; see :meth:`ModelCoder.propose`."""
         return self._coders[context.assignment.model or self.spec].propose(context)
 
 
 class ModelJudge(ModelRole):
-    """Says what to mend in a kernel that failed, and what to change in one that passed. It sees that kernel alone."""
+    """Advises what to fix in a kernel that failed and what to change in one that passed. It sees only that kernel."""
 
     role = "judge"
 
@@ -248,7 +248,7 @@ class ModelJudge(ModelRole):
         """One piece of advice about an evaluated candidate.
 
         Raises:
-            RoleFailed: no reply that can be used.
+            RoleFailed: no usable reply.
         """
         view = KernelView.of(evaluation.candidate, evaluation.verdict, evaluation.artifacts)
         shown = {"kernel": view, "history": history_of(context)}
@@ -278,28 +278,28 @@ def reply_schemas() -> dict[str, dict[str, Any]]:
 
 
 def _view(attempt: Attempt) -> KernelView:
-    """A kernel as a Coder goes on from it: its knobs stand in its text, since what it writes has its own."""
+    """A kernel as a Coder's starting point. Its knobs are written into its text, since a new file has its own knobs."""
     view = KernelView.of(attempt.candidate, attempt.verdict, attempt.artifacts)
     if not view.knobs:
         return view
     try:
         return view.model_copy(update={"source": apply_knobs(view.source, view.knobs), "knobs": {}})
-    except (ValueError, SyntaxError):  # which is what its verdict says
+    except (ValueError, SyntaxError):  # its verdict reports the same fault
         return view
 
 
 def _shown(views: Sequence[KernelView]) -> dict[str, Any]:
-    """The kernels that a Coder goes on from, as its prompts name them."""
+    """The parents, under the names that the Coder's prompts use."""
     if len(views) > 1:
         return {"parents": list(views)}
     return {"kernel": views[0]} if views else {}
 
 
 def parents_of(context: StepContext) -> list[Attempt]:
-    """The attempts that an assignment names, in its order.
+    """The attempts of an assignment's parents, in its order.
 
     Raises:
-        CoderError: one was never judged here.
+        CoderError: a parent was never judged in this run.
     """
     by_hash = {attempt.candidate.sha256: attempt for attempt in reversed(context.attempts)}
     unknown = [parent for parent in context.assignment.parents if parent not in by_hash]
@@ -309,9 +309,9 @@ def parents_of(context: StepContext) -> list[Attempt]:
 
 
 def inspirations_of(context: StepContext) -> tuple[KernelView, ...]:
-    """The kernels that an assignment shows beside its parents, as their first verdicts have them.
+    """The kernels that an assignment shows besides its parents, with their first verdicts.
 
-    Those that were timed elsewhere than what is asked for come without their times.
+    Kernels that were timed on another device than the assignment's come without their times.
     """
     first = {attempt.candidate.sha256: attempt for attempt in reversed(context.attempts)}
     wanted = (first[sha256] for sha256 in context.assignment.inspirations if sha256 in first)
@@ -324,7 +324,7 @@ def inspirations_of(context: StepContext) -> tuple[KernelView, ...]:
 
 
 def baselines_of(context: StepContext) -> dict[str, float]:
-    """Latencies of the baselines in ms, as the latest attempt timed there was held against them; empty without one."""
+    """Latencies of the baselines in ms, from the latest timed attempt that competes; empty without one."""
     timings = [attempt.verdict.timing for attempt in context.competing if attempt.verdict.timing is not None]
     if not timings:
         return {}
@@ -333,9 +333,8 @@ def baselines_of(context: StepContext) -> dict[str, float]:
 
 
 def history_of(context: StepContext) -> tuple[Move, ...]:
-    """Every attempt in its language as a measured move, in order; of an assignment's own line where it is to know no
-    others.
-    """
+    """Every attempt in the context's language as a measured move, in order. If the assignment asks for ``own_line``,
+    only the attempts of its own line."""
     verdicts = {attempt.candidate.sha256: attempt.verdict for attempt in context.attempts}
     shown = _own_line(context) if context.assignment.own_line else set(verdicts)
     return tuple(
@@ -354,7 +353,7 @@ def history_of(context: StepContext) -> tuple[Move, ...]:
 
 
 def _own_line(context: StepContext) -> set[str]:
-    """The parents of an assignment and all that they were made from."""
+    """Hashes of the parents of an assignment and of all their ancestors."""
     parents = {attempt.candidate.sha256: attempt.candidate.parents for attempt in context.attempts}
     line: set[str] = set()
     waiting = list(context.assignment.parents)
@@ -366,7 +365,7 @@ def _own_line(context: StepContext) -> set[str]:
 
 
 def _advice_about(context: StepContext, parents: Sequence[Attempt]) -> Advice | None:
-    """The latest advice, where it is about the first parent."""
+    """The latest advice if it is about the first parent, else None."""
     last = context.attempts[-1] if context.attempts else None
     if last is None or not parents or last.focus != parents[0].candidate.sha256:
         return None
@@ -374,7 +373,7 @@ def _advice_about(context: StepContext, parents: Sequence[Attempt]) -> Advice | 
 
 
 def why_no_candidate(source: str) -> str:
-    """What keeps a text from being a candidate file at all; empty where nothing does."""
+    """The reason why a text cannot be a candidate file, or an empty string."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -385,5 +384,5 @@ def why_no_candidate(source: str) -> str:
 
 
 def at_work(role: Any, tools: Callable[[str], ModelTools]) -> Any:
-    """A role with its tools where it is a model's, else as it is. ``tools`` makes them for a spec."""
+    """A model's role with the tools that ``tools`` makes for its spec; any other role unchanged."""
     return role.with_tools(tools(role.spec)) if isinstance(role, ModelRole) else role

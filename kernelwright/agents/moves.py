@@ -1,4 +1,4 @@
-"""Single changes of a schedule, ranked by what limits the kernel and by what earlier changes brought."""
+"""Single changes of a schedule, ranked by the kernel's bound and by the effects of earlier changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KNOB_WORDS: tuple[tuple[str, KnobKind], ...] = (
     ("group", "block"),
 )
 
-# How promising a kind of change is before anything was measured. The generator starts fully fused, so fusing less
+# How promising a kind of change is before anything is measured. The generator starts fully fused, so fusing less
 # comes late: it pays only where a fused loop spills registers or keeps the compiler from vectorising.
 PROMISE: Mapping[Bound, Mapping[KnobKind, float]] = {
     "memory": {"schedule": 5, "product": 4.5, "vector": 4, "block": 3.5, "tile": 3, "fusion": 2, "accuracy": 1},
@@ -37,8 +37,8 @@ PROMISE: Mapping[Bound, Mapping[KnobKind, float]] = {
 }
 
 EFFECT_WEIGHT = 20.0  # one point for every 5% that the same knob gained or lost before
-MOST_CHOICES = 4  # of a schedule that one move changes: more is another kernel, and says nothing of any of them
-UNTIMED_EFFECT = 0.02  # of a change that the compiler's evidence alone calls better or worse
+MOST_CHOICES = 4  # choices that one move changes: with more it is another kernel and says nothing about any choice
+UNTIMED_EFFECT = 0.02  # log-ratio of a change that only the compiler's evidence calls better or worse
 FAILURE_PENALTY = 10.0  # for a value that broke the kernel
 FAILURE_SUSPICION = 2.0  # for other values of that knob
 
@@ -57,9 +57,9 @@ class Move(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a change of one knob brought: log of the speed-up over its base; None where the candidate failed.
+    """The effect of a change of one knob: log of the speedup over its base; None if the candidate failed.
 
-    Where nothing was timed, a small number with the sign of what the compiler's evidence says.
+    If nothing was timed, it is a small number whose sign comes from the compiler's evidence.
     """
 
     knob: str
@@ -69,7 +69,7 @@ class Effect(NamedTuple):
 
 
 def knob_kind(name: str) -> KnobKind:
-    """What sort of choice a knob is, by its name."""
+    """The kind of a knob, by its name."""
     lowered = name.lower()
     return next((kind for word, kind in KNOB_WORDS if word in lowered), "schedule")
 
@@ -77,8 +77,8 @@ def knob_kind(name: str) -> KnobKind:
 def effects(attempts: Sequence[Attempt], baseline: str) -> list[Effect]:
     """The measured effect of every single change tried so far.
 
-    Where the two were timed beside each other, that decides. Otherwise both speed-ups were measured against the same
-    baseline, so their ratio compares the two kernels.
+    If the two kernels were timed beside each other, that ratio counts. Otherwise both speedups were measured against
+    the same baseline, so their ratio compares the kernels.
     """
     by_hash = {attempt.candidate.sha256: attempt for attempt in attempts}
     found = []
@@ -147,9 +147,9 @@ def _changes(
 
 
 def _score(knob: str, value: KnobValue, distance: int, bound: Bound, known: Sequence[Effect]) -> float:
-    """Prior promise, less for values far away, more or less by what the latest change of the same knob brought.
+    """Prior promise, less for distant values, plus or minus the effect of the latest change of the same knob.
 
-    Turning a knob back undoes what turning it brought, so there the measured effect counts with the other sign.
+    Turning a knob back undoes its effect, so the effect then counts with the opposite sign.
     """
     score = PROMISE[bound][knob_kind(knob)] - 0.25 * (distance - 1)
     of_knob = [effect for effect in known if effect.knob == knob]

@@ -1,7 +1,7 @@
 """The nodes of the step as plain functions: state in, changes out. They know nothing of LangGraph.
 
-The state is plain JSON, and kernels live in the ledger under their keys. A node may run twice when a process was
-killed in the middle of it; each is written so that the second time gives the same result and repeats no evaluation.
+The state is plain JSON, and kernels are in the ledger under their keys. A node may run twice if a process is killed in
+the middle of it. Its second run gives the same result and repeats no evaluation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kernelwright.agents.verifier import Forecast, passes_over, track_record
 from kernelwright.errors import KernelwrightError
 from kernelwright.records import Backend, Candidate, Evaluation
 
-FAILED_ROUNDS = 3  # in a row, without a single candidate, after which a problem is given up
+FAILED_ROUNDS = 3  # rounds in a row without a candidate, after which a problem is given up
 
 
 _NO_CODERS_FAULT = ("judge", "scratchpad")
-RIVALS = "rivals"  # the part of a recorded action that names whom a candidate was to be timed beside
+RIVALS = "rivals"  # key of a recorded action: the hashes of the kernels to time the candidate beside
 
 
 def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
@@ -53,10 +53,10 @@ def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
 def context_of(
     tools: StepTools, state: StepState, assignment: Assignment | None = None, *, backend: Backend | None = None
 ) -> StepContext:
-    """What the roles may see, rebuilt from the ledger.
+    """The context that the roles see, rebuilt from the ledger.
 
     Args:
-        backend: whose kernel it is about; by default what the assignment asks for, else the run's.
+        backend: the language of the kernel in question; default: the assignment's, else the run's.
     """
     return StepContext(
         problem=tools.problem,
@@ -75,7 +75,7 @@ def context_of(
 
 
 def _failures_since_a_verdict(state: StepState) -> tuple[str, ...]:
-    """What kept candidates from being judged since the last one that was; rounds are counted from one, as in tables."""
+    """The reasons why candidates since the last verdict were not judged; rounds are counted from 1, as in tables."""
     judged = max((attempt["round"] for attempt in state["attempts"]), default=-1)
     return tuple(
         f"round {failure['round'] + 1}: {failure['reason']}"
@@ -90,14 +90,14 @@ def attempts_of(ledger: Ledger, state: StepState) -> tuple[Attempt, ...]:
 
 
 def assignments(tools: StepTools, state: StepState) -> tuple[Assignment, ...]:
-    """What the Coders of this round are asked for."""
+    """The assignments of this round's Coders."""
     return tools.strategy.assign(context_of(tools, state))
 
 
 def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Ask the Coder, and store its candidate before anything else happens to it.
+    """Ask the Coder, and store its candidate before any further step.
 
-    Where the search has chosen a kernel's knobs itself, nobody is asked.
+    If the search has chosen a kernel's knobs itself, no Coder is asked.
     """
     given = state.get("assignment")
     assignment = assignments(tools, state)[0] if given is None else Assignment.model_validate(given)
@@ -134,10 +134,10 @@ def _refuse_another_language(context: StepContext, proposal: Proposal) -> None:
 
 
 def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Have the referee judge the first proposal that waits, unless this run already holds its evaluation.
+    """Have the referee judge the first waiting proposal, unless this run already has its evaluation.
 
-    What is the same as an earlier candidate is not judged, nor what a Verifier that is believed expects to fail; both
-    count as failures of the round.
+    A candidate is not judged if it equals an earlier one or if a trusted Verifier expects it to fail. Both count as
+    failures of the round.
     """
     pending = next(proposal for proposal in state["proposals"] if proposal["proposal"])
     candidate = tools.ledger.proposal(pending["proposal"])
@@ -151,7 +151,7 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
     if evaluation_id is not None:
         action = {**action, **tools.ledger.action(evaluation_id)}
     else:
-        chosen = bool(action.get("assignment", {}).get("knobs"))  # by the search, which pays for no forecast of it
+        chosen = bool(action.get("assignment", {}).get("knobs"))  # knobs that the search chose need no forecast
         forecast = None if chosen else _forecast(tools, state, candidate, pending["sample"])
         if forecast is not None and forecast.passed_over:
             reason = f"not judged, since a {forecast.outcome} is expected: {forecast.reason}"
@@ -185,7 +185,7 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
 def _passed_by(
     tools: StepTools, state: StepState, context: StepContext, pending: ProposalState, twin: Twin
 ) -> dict[str, Any]:
-    """Leave a proposal unjudged, since it is the same as an attempt; whoever asked for it is told so."""
+    """Leave a proposal unjudged because it equals an earlier attempt, and record that as a failure of the round."""
     candidate, earlier = tools.ledger.proposal(pending["proposal"]), twin.attempt
     duplicate = Duplicate(
         round=state["round"],
@@ -212,7 +212,7 @@ def _passed_by(
 
 
 def _evaluated(tools: StepTools, context: StepContext, candidate: Candidate, rivals: tuple[str, ...]) -> Evaluation:
-    """Judge a candidate, beside earlier ones of the run."""
+    """Judge a candidate, timed beside earlier candidates of the run if ``rivals`` names some."""
     if not rivals:
         return tools.evaluate(candidate)
     known = {attempt.candidate.sha256: attempt.candidate for attempt in context.attempts}
@@ -220,12 +220,12 @@ def _evaluated(tools: StepTools, context: StepContext, candidate: Candidate, riv
 
 
 def wants_again(tools: StepTools, state: StepState) -> bool:
-    """Whether something is to be judged once more before the round goes on."""
+    """Whether a known candidate must be judged again before the round continues."""
     return tools.strategy.again(context_of(tools, state)) is not None
 
 
 def judge_again(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Have the referee judge what the strategy wants to see once more, unless this run already holds that."""
+    """Have the referee judge the known candidate that the strategy names, unless this run already has the result."""
     context = context_of(tools, state)
     wanted = tools.strategy.again(context)
     if wanted is None:
@@ -252,9 +252,9 @@ def judge_again(tools: StepTools, state: StepState) -> dict[str, Any]:
 
 
 def _forecast(tools: StepTools, state: StepState, candidate: Candidate, sample: int) -> Forecast | None:
-    """What the Verifier says of a candidate; None where there is none, or it proved worth too little.
+    """The Verifier's forecast for a candidate; None if there is no Verifier or it was switched off.
 
-    No round after one in which nothing was judged is left without a verdict: the Coder learns from those alone.
+    After a round without a verdict, no candidate is passed over, since the Coder learns only from verdicts.
     """
     if tools.verifier is None:
         return None
@@ -282,13 +282,13 @@ def _forecast(tools: StepTools, state: StepState, candidate: Candidate, sample: 
 
 
 def _nothing_judged_before(state: StepState) -> bool:
-    """Whether the round before passed without a verdict."""
+    """Whether the previous round had no verdict."""
     before = state["round"] - 1
     return before >= 0 and not any(attempt["round"] == before for attempt in state["attempts"])
 
 
 def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal) -> None:
-    """While ``pending`` is judged, have those built that wait, and those that will probably follow."""
+    """Start builds of the waiting candidates and of likely next ones, to run while ``pending`` is judged."""
     if tools.build_ahead is None:
         return
     waiting = [tools.ledger.proposal(other["proposal"]) for other in state["proposals"] if other["proposal"]]
@@ -297,7 +297,7 @@ def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal
         try:
             asked = Assignment.model_validate(pending.action.get("assignment") or {})
             foreseen = list(tools.coder.foresee(context_of(tools, state, asked), pending))
-        except KernelwrightError:  # the proposal itself will tell
+        except KernelwrightError:  # the next proposal will report the same error
             return
     if foreseen or len(waiting) > 1:
         for candidate in (*waiting, *foreseen):
@@ -305,7 +305,7 @@ def _build_what_comes_next(tools: StepTools, state: StepState, pending: Proposal
 
 
 def _advise(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Ask the Judge about the attempt that the next round begins from, and append its advice to the record."""
+    """Ask the Judge about the attempt from which the next round begins, and append its advice to the record."""
     if tools.judge is None:
         return {}
     context = context_of(tools, state)
@@ -324,13 +324,13 @@ def _advise(tools: StepTools, state: StepState) -> dict[str, Any]:
 
 
 def wants_notes(tools: StepTools, state: StepState) -> bool:
-    """Whether what was learned is to be summed up before the next round."""
+    """Whether the scratchpad must summarise the lessons before the next round."""
     every = tools.scratchpad_every if tools.scratchpad is not None else 0
     return bool(every and state["round"] % every == 0 and state["attempts"])
 
 
 def summarise(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Have what was learned summed up, unless that was done before this round already; else earlier notes stand."""
+    """Have the scratchpad summarise the lessons, unless it did so for this round. If it fails, earlier notes stay."""
     if tools.scratchpad is None:
         return {}
     notes = tools.ledger.scratchpad(state["round"])
@@ -344,14 +344,14 @@ def summarise(tools: StepTools, state: StepState) -> dict[str, Any]:
 
 
 def conclude(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """End a round: have advice given where something was judged, then go on or stop."""
+    """End a round: ask for advice if something was judged, then continue or stop."""
     judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
     advised = _advise(tools, state) if judged else {}
     return {**advised, **_decide(tools, cast(StepState, {**state, **advised}))}
 
 
 def _decide(tools: StepTools, state: StepState) -> dict[str, Any]:
-    """Go on or stop: a role may end the loop, and so do the last round, and rounds without any candidate."""
+    """Continue or stop. A role, the last round, or several rounds without a candidate end the loop."""
     done = state["round"] + 1
     empty = [proposal for proposal in state["proposals"] if not proposal["proposal"]]
     judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
@@ -379,7 +379,7 @@ def _decide(tools: StepTools, state: StepState) -> dict[str, Any]:
 
 
 def _with_fruitless(tools: StepTools, state: StepState, proposals: list[ProposalState]) -> list[dict[str, Any]]:
-    """What is known of Coders that gave nothing, with these as well."""
+    """The rows of Coders that gave nothing to judge, extended by ``proposals``."""
     rows = [
         Fruitless(
             round=state["round"],
@@ -399,7 +399,7 @@ def _failure(state: StepState, role: str, reason: str) -> FailureState:
 
 
 def _failed_in_a_row(failures: list[FailureState], state: StepState) -> int:
-    """Rounds up to this one that brought no candidate."""
+    """The number of consecutive rounds up to this one that gave no candidate."""
     judged = {attempt["round"] for attempt in state["attempts"]}
     failed = {failure["round"] for failure in failures if failure["role"] == "coder"} - judged
     count = 0

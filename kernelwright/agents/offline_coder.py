@@ -1,4 +1,4 @@
-"""The Coder that needs no language model: it turns advice into schedules of the code generator."""
+"""The Coder without a language model: it turns assignments and advice into schedules of the code generator."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from kernelwright.codegen import Generated
 
 SEED = "inductor"
-SUPPOSED_GAIN = 0.03  # of a change that is not judged yet, as a log-ratio, either way
+SUPPOSED_GAIN = 0.03  # assumed log-ratio, up or down, of a change that is not judged yet
 
 
 class OfflineCoder:
-    """Does what a search assigns to it, by schedules; with no search, what the Judge advises.
+    """Writes schedules for a search's assignments; without a search, it follows the Judge's advice.
 
-    Where the Judge's action gives nothing new, it takes the next untried change of the best schedule.
+    If the Judge's action gives nothing new, it takes the next untried change of the best schedule.
 
-    It keeps no memory of its own: the same context gives the same proposal, so a resumed run proposes what the killed
-    one did.
+    It has no state of its own: the same context gives the same proposal, so a resumed run proposes the same kernels as
+    the killed run.
     """
 
     name = "offline"
     backends: frozenset[Backend] = frozenset(CLASSES)
 
     def foresee(self, context: StepContext, pending: Proposal) -> Sequence[Candidate]:
-        """See :class:`Foresees`: the next change where ``pending`` is a little worse than the best, and where better.
+        """The next changes if ``pending`` turns out a little worse or a little better; see :class:`Foresees`.
 
         Raises:
             CoderError: as :meth:`propose`.
         """
-        if pending.candidate is None or context.assignment.seed:  # a search draws when it knows the verdict
+        if pending.candidate is None or context.assignment.seed:  # a search decides only after the verdict
             return ()
         context = context.in_language(context.backend)
         if context.backend == "cpp" and not context.attempts:  # TorchInductor's kernel comes next
@@ -69,7 +69,7 @@ class OfflineCoder:
 
         Raises:
             CoderError: the reference cannot be captured.
-            UsageError: the backend is not one that the generator writes.
+            UsageError: the generator cannot write the backend.
         """
         require_backend(self, context.backend)
         context = context.in_language(context.backend)
@@ -87,9 +87,9 @@ class OfflineCoder:
 
 
 def _compilers(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
-    """TorchInductor's kernel, once one kernel was judged: no search should end behind the compiler for not asking.
+    """TorchInductor's kernel, after the first judged kernel, so that no search ends slower than the compiler's kernel.
 
-    Where the generator has none for all shapes, it is the first.
+    If the generator has no kernel for all shapes, TorchInductor's kernel comes first.
     """
     if context.backend != "cpp" or any(attempt.action.get("origin") == "seed" for attempt in context.attempts):
         return
@@ -98,9 +98,9 @@ def _compilers(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
 
 
 def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
-    """What a search asked for. A parent that has no schedule is TorchInductor's: the default one stands for it.
+    """The wishes for a search's assignment. A parent without a schedule is TorchInductor's; it counts as the default.
 
-    Of samples that know of no attempt, the first is the default schedule, the second TorchInductor's kernel, and all
+    If there are no attempts, the first sample is the default schedule, the second is TorchInductor's kernel, and all
     others are drawn.
     """
     asked = context.assignment
@@ -117,7 +117,7 @@ def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
         seeded=(alone and asked.sample > 1) or any(a.action.get("origin") == "seed" for a in context.attempts),
         model=_model(plan, seen) if seen else None,
     )
-    taken = alone and asked.sample > 0  # the default schedule, by the first sample
+    taken = alone and asked.sample > 0  # the first sample has the default schedule
     return (wish for wish in wishes_for(plan, request) if not (taken and wish.schedule == plan.default))
 
 
@@ -131,7 +131,7 @@ def _bound_of(attempt: Attempt) -> Bound:
 
 
 def _wishes(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
-    """What to try, the most wanted first."""
+    """The wishes without a search, the most wanted first."""
     if not context.attempts:
         yield Wish("default", plan.default, {}, None, "the generator's default schedule")
     base = base_attempt(context)
@@ -147,21 +147,21 @@ def _origin(context: StepContext) -> str:
 
 
 def _bound(context: StepContext) -> Bound:
-    """What the profile says that the best kernel is limited by, where it says so."""
+    """The bound of the best kernel by its profile, or "unknown"."""
     return "unknown" if context.best is None else _bound_of(context.best)
 
 
 def _changes(
     plan: Blueprint, base: Attempt | None, schedule: Schedule, origin: str, bound: Bound, known: Sequence[Effect]
 ) -> Iterator[Wish]:
-    """Changes of a schedule, the most promising first by what earlier ones did."""
+    """Single changes of a schedule, the most promising first by the effects of earlier ones."""
     for move in ranked_moves(plan.space, schedule, bound, known):
         why = f"{move.knob} = {move.value}, the next change not tried yet"
         yield Wish(origin, move.apply(schedule), {move.knob: move.value}, base, why)
 
 
 def base_attempt(context: StepContext) -> Attempt | None:
-    """The attempt to branch from: the best of those that have a schedule, else the first one that has."""
+    """The attempt to branch from: the best attempt with a schedule, or the last one with a schedule if none passed."""
     scheduled = tuple(attempt for attempt in context.attempts if attempt.action.get("schedule") is not None)
     return best_attempt(scheduled, context.baseline) or (scheduled[-1] if scheduled else None)
 
@@ -173,7 +173,7 @@ def _schedule_of(base: Attempt | None, plan: Blueprint) -> Schedule:
 def _advised(
     context: StepContext, plan: Blueprint, base: Attempt | None, schedule: Schedule, origin: str
 ) -> Iterator[Wish]:
-    """The Judge's action as a wish; an action that the space does not know is passed over."""
+    """The Judge's action as a wish; an action that is not in the space is ignored."""
     action = context.advice.action if context.advice else {}
     if action.get("seed") == SEED:
         yield Wish("seed", None, {}, base, "TorchInductor's own kernel as a seed")
@@ -189,7 +189,7 @@ def _advised(
 
 
 def _write(context: StepContext, plan: Blueprint, wish: Wish) -> Generated | None:
-    """The kernel of a wish; None where there is none, or libraries would compute all of it, which nobody may submit."""
+    """The kernel of a wish; None if there is none, or if libraries compute all of it, which cannot be submitted."""
     if wish.schedule is None:
         return inductor_seed(context, plan.graph)
     found = write(plan, wish.schedule)

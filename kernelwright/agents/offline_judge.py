@@ -1,6 +1,6 @@
-"""The Judge that needs no language model: a table of rules over the verdict, the roofline and what was tried.
+"""The Judge without a language model: a table of rules over the verdict, the roofline and earlier attempts.
 
-The first rule that applies speaks. Each gives exactly one bottleneck, one method and one plan.
+The first rule that applies gives the advice. Each rule gives exactly one bottleneck, one method and one plan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernelwright.agents.static_rank import describe_static
 from kernelwright.records import Advice, Evaluation, KnobValue, Status
 
 ROUNDS_WITHOUT_GAIN = 3
-GAIN = 0.01  # log-ratio that counts as one
+GAIN = 0.01  # least relative gain that counts
 AT_ROOFLINE = 0.9
 
 # Safer settings, tried in this order while nothing has passed: exact arithmetic first, then the plainest structure.
@@ -43,10 +43,10 @@ METHODS: dict[KnobKind, str] = {
 
 
 class Case:
-    """Everything that the rules look at, worked out once."""
+    """All facts that the rules use, computed once."""
 
     def __init__(self, context: StepContext, evaluation: Evaluation, peaks: Callable[[], Peaks]) -> None:
-        """``peaks``: of this CPU, measured where they are needed."""
+        """``peaks``: measures this CPU's ceilings when they are needed."""
         self.context = context
         self.verdict = evaluation.verdict
         self.last = context.attempts[-1]
@@ -71,7 +71,7 @@ class Case:
 
     @cached_property
     def placement(self) -> Placement | None:
-        """Where the best kernel lies on the roofline of this CPU; None where nothing was timed on it."""
+        """The best kernel's place on the roofline of this CPU; None if it was not timed on this CPU."""
         best = self.context.best
         if best is None or best.verdict.timing is None or not self._on_cpu:
             return None
@@ -80,7 +80,7 @@ class Case:
 
     @property
     def bound(self) -> Bound:
-        """What limits the best kernel: the referee's profile where it says so, else the roofline."""
+        """What limits the best kernel, by the referee's profile if it says so, else by the roofline."""
         best = self.context.best
         if best is not None and best.verdict.profile is not None and best.verdict.profile.bound != "unknown":
             found = best.verdict.profile.bound
@@ -104,7 +104,7 @@ class Case:
 
     @cached_property
     def safer(self) -> Schedule:
-        """The next change of the last schedule towards safety; empty where none is left."""
+        """The next change of the last schedule towards safety; empty if none is left."""
         schedule = self.last.action.get("schedule") or self.plan.default
         for word, safe in SAFER:
             found = {
@@ -133,17 +133,17 @@ class Case:
 
     @property
     def seed_asked_for(self) -> bool:
-        """Whether TorchInductor's kernel was advised already; where there is none, asking again gives none either."""
+        """Whether TorchInductor's kernel was advised already. If it gave none, asking again gives none either."""
         return any(attempt.advice and "seed" in attempt.advice.action for attempt in self.context.attempts)
 
     @property
     def unranked(self) -> bool:
-        """Whether no clock can tell a Triton kernel from TorchInductor's, for want of a device."""
+        """Whether Triton kernels cannot be timed against TorchInductor's because there is no device."""
         return self.context.backend == "triton" and not self.timed
 
     @property
     def behind_compile(self) -> bool:
-        """Whether torch.compile may still be the faster one."""
+        """Whether torch.compile may still be faster than the best kernel."""
         best: Attempt | None = self.context.best
         against = best.verdict.speedup("compile") if best else None
         return against is not None and against.low < 1.0
@@ -163,7 +163,7 @@ def _failed(*statuses: Status) -> Callable[[Case], bool]:
 
 
 def _repair(case: Case) -> Advice:
-    """Step back: from the best where there is one, else towards the safest schedule."""
+    """Advice to step back: change the best kernel instead if there is one, else move towards the safest schedule."""
     what = case.verdict.status.value
     change = ", ".join(f"{knob} = {value}" for knob, value in (case.last.action.get("change") or {}).items())
     bottleneck = f"{what}: {case.verdict.reason}"
@@ -206,7 +206,7 @@ def _next_or_stop(case: Case, mode: str, bottleneck: str) -> Advice:
 
 
 def _expected(case: Case, move: Move) -> str:
-    """What earlier changes of the same knob let hope for."""
+    """The expected gain of a move, from earlier changes of the same knob or from the roofline."""
     ratios = [effect.log_ratio for effect in case.known if effect.knob == move.knob and effect.log_ratio is not None]
     if ratios:
         return f"earlier changes of {move.knob} brought {100 * max(ratios):+.0f}% at best"
@@ -326,11 +326,11 @@ class OfflineJudge:
     name = "offline"
 
     def __init__(self, peaks: Peaks | None = None) -> None:
-        """``peaks``: of this machine; measured on first use where not given."""
+        """``peaks``: this machine's ceilings; measured on first use if not given."""
         self._peaks = peaks
 
     def advise(self, context: StepContext, evaluation: Evaluation) -> Advice:
-        """What the first rule that applies says."""
+        """The advice of the first rule that applies."""
         threads = evaluation.environment.threads
         case = Case(context, evaluation, lambda: self._peaks or machine_peaks(threads))
         return next(rule for rule in RULES if rule.applies(case)).advise(case)

@@ -1,6 +1,6 @@
-"""The Coder that asks a trained policy: a small transformer writes schedules, the code generator makes kernels of them.
+"""The Coder with a trained policy: a small transformer writes schedules, the code generator makes kernels from them.
 
-What it was trained on is another matter (``kernelwright rl train``); here it is read from a folder and asked.
+``kernelwright rl train`` trains a policy. This module only loads one from a folder and runs it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from kernelwright.records import Backend, Candidate, KnobValue, sha256_text
 if TYPE_CHECKING:
     from kernelwright.agents.policy_model import PolicyModel
 
-DRAWS = 64  # schedules that are drawn before a policy counts as exhausted
+DRAWS = 64  # draws before a policy counts as exhausted
 
 
 class PolicyCoder:
-    """Writes the kernels that a trained policy holds for the fastest: the likeliest schedule first, then drawn ones.
+    """Writes the kernels that a trained policy expects to be fastest: the likeliest schedule first, then drawn ones.
 
-    Draws depend on the problem and on how many candidates there were, so that a resumed run proposes what the killed
-    one did. It reads no advice.
+    Draws depend on the problem and on the number of candidates so far, so a resumed run proposes the same kernels as
+    the killed run. Advice is ignored.
 
     Args:
-        folder: of the policy; its place is no part of what is recorded, its name is.
+        folder: the policy's folder. Candidates record the name ``policy`` and the policy's digest, not this path.
 
     Raises:
-        UsageError: there is no policy in it.
+        UsageError: the folder has no policy.
     """
 
     def __init__(self, folder: str) -> None:
@@ -49,7 +49,7 @@ class PolicyCoder:
         self.backends: frozenset[Backend] = frozenset({self._model.card.backend})
 
     def propose(self, context: StepContext) -> Proposal:
-        """The next kernel of the policy's that was not judged yet on this problem.
+        """The policy's next kernel that was not judged yet on this problem.
 
         Raises:
             CoderError: the reference cannot be captured, or the policy has no words for it.
@@ -103,10 +103,10 @@ def decode(
     space: Mapping[str, Sequence[KnobValue]],
     rng: random.Random | None = None,
 ) -> dict[str, KnobValue]:
-    """A schedule from a policy: of each choice the likeliest value, or one that is drawn where there is an ``rng``.
+    """A schedule from a policy: the likeliest value of each choice, or a drawn value if ``rng`` is given.
 
-    Only values that the space has can come out, whatever the policy's weights are. Choices that it has no words for,
-    since no problem that it was trained on has them, are left at their defaults.
+    Only values of the space are possible, whatever the policy's weights are. Choices without words in the policy, which
+    its training problems did not have, keep their defaults.
 
     Raises:
         UsageError: the problem has more words than the policy has positions.

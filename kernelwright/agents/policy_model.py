@@ -1,7 +1,7 @@
-"""A small transformer that is read from a folder and run with numpy: torch is not needed to ask a policy.
+"""A small transformer that is loaded from a folder and run with numpy, so a policy does not need torch.
 
-The folder is one that ``transformers`` saves for a ``LlamaForCausalLM`` in float32 (``config.json`` and
-``model.safetensors``), with ``policy.json`` beside them. Its architecture is Llama's (H. Touvron et al.,
+The folder has the files that ``transformers`` saves for a ``LlamaForCausalLM`` in float32 (``config.json`` and
+``model.safetensors``), and a ``policy.json``. The architecture is Llama's (H. Touvron et al.,
 arXiv:2302.13971): RMS normalisation before each block, rotary positions, gated SiLU, tied embeddings.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 CARD = "policy.json"
-MOST_BYTES: Final = 64 << 20  # of weights: what is larger is no schedule policy
+MOST_BYTES: Final = 64 << 20  # of weights: a schedule policy is not larger
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _LAYER = (
     ("input_layernorm", ("hidden",)),
@@ -39,19 +39,19 @@ _LAYER = (
 
 
 class PolicyCard(Record):
-    """What a schedule policy says of itself.
+    """The description of a schedule policy.
 
     Attributes:
         backend: the language of the kernels whose schedules it writes.
-        vocabulary: its words; a word's place is its token.
-        reward: the formula that it was trained by.
-        problems: ids of those that it was trained on.
-        held_out: ids of those that it was kept from.
-        verdicts: of the referee that it learned from, each counted once.
-        environment: where those were given.
-        seed: of the training.
+        vocabulary: its words; a word's index is its token.
+        reward: the reward formula of its training.
+        problems: ids of the training problems.
+        held_out: ids of the held-out problems.
+        verdicts: number of the referee's verdicts that it learned from, each counted once.
+        environment: the environment of those verdicts.
+        seed: random seed of the training.
         defaults: the words for the generator's own choices.
-        lean: what is added to their logits, so that a policy that has learned nothing of a problem leaves it at those.
+        lean: added to the logits of ``defaults``, so that a policy without knowledge of a problem chooses them.
     """
 
     format: Literal[1] = 1
@@ -68,7 +68,7 @@ class PolicyCard(Record):
 
 
 class _Shape(Record):
-    """Of ``config.json``, what the arithmetic depends on."""
+    """The fields of ``config.json`` that the arithmetic depends on."""
 
     hidden: int = Field(ge=8, le=1024)
     wide: int = Field(ge=8, le=8192)
@@ -83,7 +83,7 @@ class PolicyModel:
     """Next-word probabilities of a schedule policy.
 
     Attributes:
-        card: what it says of itself.
+        card: its description.
         digest: hash of its weights.
     """
 
@@ -100,14 +100,14 @@ class PolicyModel:
         """Read a policy's folder. Nothing in it is executed.
 
         Raises:
-            UsageError: it is no policy, or a damaged one.
+            UsageError: the folder has no policy, or a damaged one.
         """
         try:
             card = PolicyCard.model_validate_json((folder / CARD).read_text(encoding="utf-8"))
             if UNKNOWN not in card.vocabulary or len(set(card.vocabulary)) < len(card.vocabulary):
                 raise ValueError(f"its vocabulary has a word twice, or lacks {UNKNOWN}")
             if not set(card.defaults) <= set(card.vocabulary):
-                raise ValueError("a default is no word of its vocabulary")
+                raise ValueError("a default is not in its vocabulary")
             shape = _shape_of(json.loads((folder / _CONFIG).read_text(encoding="utf-8")))
             data = _read_bounded(folder / _WEIGHTS)
             weights = _tensors(data)
@@ -122,19 +122,19 @@ class PolicyModel:
         return cls(card, shape, weights, sha256_text(data))
 
     def knows(self, word: str) -> bool:
-        """Whether it is one of its own words."""
+        """Whether a word is in the vocabulary."""
         return word in self._token
 
     def tokens(self, words: Sequence[str]) -> list[int]:
-        """A token for each word; words that are not known have one in common."""
+        """A token for each word; all unknown words share one token."""
         unknown = self._token[UNKNOWN]
         return [self._token.get(word, unknown) for word in words]
 
     def log_probabilities(self, words: Sequence[str], allowed: Sequence[str]) -> list[float]:
-        """Of each allowed word, the log of the probability that it comes next, among those that are allowed.
+        """The log probability of each allowed word to come next, normalised over the allowed words.
 
         Raises:
-            UsageError: the policy knows none of them, or the words are more than it has positions for.
+            UsageError: the policy knows none of the allowed words, or there are more words than it has positions.
         """
         import numpy as np
 
@@ -148,7 +148,7 @@ class PolicyModel:
         return [float(logits[self._token[word]]) - total if word in self._token else -math.inf for word in allowed]
 
     def logits(self, words: Sequence[str]) -> np.ndarray:
-        """(vocabulary,) float32: of what comes after ``words``."""
+        """(vocabulary,) float32: the logits of the word after ``words``."""
         import numpy as np
 
         shape, weights = self._shape, self._weights
@@ -195,7 +195,7 @@ def _normed(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
 
 
 def _rotations(count: int, size: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines, (count, size) each: of J. Su et al., arXiv:2104.09864, halves of a head turned together."""
+    """Cosines and sines, (count, size) each, of J. Su et al., arXiv:2104.09864; the halves of a head turn together."""
     import numpy as np
 
     rates = theta ** (-np.arange(0, size, 2, dtype=np.float32) / size)
@@ -212,7 +212,7 @@ def _turn(x: np.ndarray, turned: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 
 def _shape_of(config: Mapping[str, Any]) -> _Shape:
-    """What a configuration says, as far as it is an architecture that is computed here."""
+    """The shape in a configuration. Raises ValueError for an architecture that this module cannot compute."""
     rope = config.get("rope_parameters") or {}
     shape = _Shape(
         hidden=config["hidden_size"],
@@ -246,7 +246,7 @@ def _read_bounded(path: Path) -> bytes:
 
 
 def _tensors(data: bytes) -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file, all float32: a length, a JSON header, and bytes that it points into."""
+    """The tensors of a safetensors file, all float32. The file is a length, a JSON header, and the data."""
     import numpy as np
 
     length = int.from_bytes(data[:8], "little")
@@ -266,7 +266,7 @@ def _tensors(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _require(weights: Mapping[str, np.ndarray], shape: _Shape, words: int) -> None:
-    """ValueError unless every tensor is there, in its size, and finite."""
+    """Raise ValueError unless every tensor is present, finite, and of the right size."""
     import numpy as np
 
     sizes = {"hidden": shape.hidden, "wide": shape.wide}

@@ -1,13 +1,12 @@
-"""A problem and its schedule as words: what a schedule policy reads, and what it writes.
+"""A problem and its schedule as words, which a schedule policy reads and writes.
 
-It reads what is known before anything is measured: the operators of the captured graph, and of each region that the
-generator makes of it the kind, the bytes that it moves and its arithmetic intensity (flops a byte), in powers of two;
-how many rows there are and how long they are, and how they divide into vectors; the data types. No name of a problem is
-among it. Then the choices that are to be made are named, in their order; what it writes is one word for each,
-``tile=8x3``.
+The policy reads facts that are known before any measurement: the operators of the captured graph; the kind, the moved
+bytes and the arithmetic intensity (flops a byte) of each region that the generator makes of it, in powers of two; the
+number of rows, their length, and how they divide into vectors; the data type. No problem name is among them. Then the
+choices are named in their order. The policy writes one word for each choice, such as ``tile=8x3``.
 
-Rows and columns are told in two words each, the half powers of two below and above: ``columns~9 columns~9.5`` for 600.
-Lengths that lie near each other share a word at least, so that what is learned at some reaches those between them.
+Numbers of rows and columns take two words each, the half powers of two below and above: ``columns~9 columns~9.5`` for
+600. Close lengths share at least one word, so that lessons at some lengths carry over to lengths between them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LANES: Final = (48, 32, 16, 8)  # columns of tiles and of vectors that rows may
 
 
 def describe_problem(graph: Graph, space: Mapping[str, Sequence[KnobValue]]) -> list[str]:
-    """A problem's words, the choices of ``space`` last; at most about 60 of them."""
+    """A problem's words, at most about 60; the choices of ``space`` come last."""
     from kernelwright import codegen
 
     cost = codegen.cost(graph)
@@ -43,7 +42,7 @@ def describe_problem(graph: Graph, space: Mapping[str, Sequence[KnobValue]]) -> 
 
 
 def schedule_words(schedule: Mapping[str, KnobValue], space: Mapping[str, Sequence[KnobValue]]) -> list[str]:
-    """A schedule's words, in the order of the choices, and the last word of all."""
+    """A schedule's words, in the order of the choices, followed by :data:`END`."""
     return [*(word_of(choice, schedule[choice]) for choice in space), END]
 
 
@@ -53,7 +52,7 @@ def word_of(choice: str, value: KnobValue) -> str:
 
 
 def read_schedule(words: Sequence[str], space: Mapping[str, Sequence[KnobValue]]) -> dict[str, KnobValue] | None:
-    """The schedule that words mean; None where they are not one word of each choice in order, and the last word."""
+    """The schedule of some words; None unless there is one word for each choice in order, followed by :data:`END`."""
     if len(words) != len(space) + 1 or words[-1] != END:
         return None
     schedule: dict[str, KnobValue] = {}
@@ -71,12 +70,12 @@ def _region(region: Mapping[str, Any]) -> list[str]:
 
 
 def _power(count: float) -> int:
-    """The nearest power of two, as its exponent; 0 for what is less than one."""
+    """The exponent of the nearest power of two; 0 for numbers up to 1."""
     return round(math.log2(count)) if count > 1 else 0
 
 
 def _between(name: str, count: float) -> list[str]:
-    """The half powers of two below and above, as their exponents; twice the same where it is one."""
+    """Words for the half powers of two below and above, as exponents; both are equal for an exact half power."""
     halves = 2 * math.log2(count) if count > 1 else 0.0
     return [f"{name}~{half / 2:g}" for half in (math.floor(halves), math.ceil(halves))]
 
@@ -92,19 +91,19 @@ def _dtype(graph: Graph) -> str:
 
 
 def _shapes(graph: Graph) -> list[list[int]]:
-    """Shapes of the largest input and of the largest parameter, where there are such."""
+    """Shapes of the largest input and of the largest parameter, if they exist."""
     inputs = [_timed(one.info.shape) for one in graph.inputs if one.kind == "input"]
     parameters = [_timed(one.info.shape) for one in graph.inputs if one.kind != "input"]
     return [max(shapes, key=lambda shape: (math.prod(shape), shape)) for shapes in (inputs, parameters) if shapes]
 
 
 def _rows(graph: Graph) -> list[int]:
-    """How many rows each of them has."""
+    """The number of rows of the largest input and of the largest parameter."""
     return [math.prod(shape[:-1]) for shape in _shapes(graph) if shape]
 
 
 def _columns(graph: Graph) -> list[str]:
-    """How long the rows of each of them are, and what they divide into."""
+    """Words for the row lengths of the largest input and parameter, and for the vectors that they divide into."""
     words = []
     for shape in _shapes(graph):
         length = shape[-1] if shape else 1

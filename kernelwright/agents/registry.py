@@ -1,4 +1,4 @@
-"""From a specification such as ``offline`` or ``openai:gpt-5`` to a role."""
+"""Makes a role from a specification such as ``offline`` or ``openai:gpt-5``."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ Role = TypeVar("Role")
 
 
 class RoleRegistry(Generic[Role]):
-    """Factories by the word before the colon. A factory gets what stands after the colon ("" where nothing does)."""
+    """Factories by the word before the colon. A factory gets the text after the colon, or ""."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._factories: dict[str, Callable[[str], Role]] = {}
 
     def register(self, word: str, factory: Callable[[str], Role]) -> None:
-        """Claim ``word``.
+        """Register a factory for ``word``.
 
         Raises:
-            ValueError: the word is taken; two claims to one name are a programming error.
+            ValueError: the word is taken, which is a programming error.
         """
         if word in self._factories:
             raise ValueError(f"two {self.kind}s claim the name {word!r}")
         self._factories[word] = factory
 
     def words(self) -> tuple[str, ...]:
-        """Every word that is known, sorted."""
+        """All registered words, sorted."""
         return tuple(sorted(self._factories))
 
     def build(self, spec: str) -> Role:
         """The role for ``spec``.
 
         Raises:
-            UsageError: the word is unknown, or its factory refuses.
+            UsageError: the word is unknown, or its factory rejects the spec.
         """
         word, _, rest = spec.partition(":")
         if word not in self._factories:
@@ -88,10 +88,10 @@ for _word in sorted(MODEL_WORDS):
 
 
 def coder_from_spec(spec: str, backend: Backend = "cpp") -> Coder:
-    """The Coder for ``spec``. One that is a language model still needs its tools.
+    """The Coder for ``spec``. A language model still needs its tools.
 
     Raises:
-        UsageError: no such Coder, or it writes no kernels of ``backend``.
+        UsageError: no such Coder, or it cannot write ``backend``.
     """
     coder = coders.build(spec)
     require_backend(coder, backend)
@@ -99,12 +99,12 @@ def coder_from_spec(spec: str, backend: Backend = "cpp") -> Coder:
 
 
 def judge_from_spec(spec: str) -> Judge:
-    """The Judge for ``spec``. One that is a language model still needs its tools."""
+    """The Judge for ``spec``. A language model still needs its tools."""
     return judges.build(spec)
 
 
 def verifier_from_spec(spec: str) -> Verifier | None:
-    """The Verifier for ``spec``; None for "none". One that is a language model still needs its tools."""
+    """The Verifier for ``spec``; None for "none". A language model still needs its tools."""
     return verifiers.build(spec)
 
 

@@ -1,4 +1,4 @@
-"""What models are asked to answer, and what is made of it: validated, asked again once, or a failed step."""
+"""Structured replies of models: their schemas, their validation, and one retry before a step fails."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ T = TypeVar("T")
 _FENCE = re.compile(r"\A\s*```[\w+-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _FENCES = re.compile(r"^[ \t]*```([\w+-]*)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 _THOUGHTS = re.compile(r"\A\s*<(think|thinking)>.*?</\1>", re.DOTALL)
-_LONGEST_PLAN = 300  # characters before a fenced kernel that are taken for its plan
+_LONGEST_PLAN = 300  # characters before a fenced kernel that count as its plan
 _LONGEST_ERROR = 2000  # characters of an error that a model is shown
 _LONGEST_REASON = 300
 
 
 class ReplyModel(BaseModel):
-    """Base of what models answer: closed, and every field asked for, as structured outputs want it.
+    """Base of all replies: no extra fields, and every field required, as structured outputs need it.
 
-    A field with a default is one that recordings of earlier versions have not.
+    A field has a default only if recordings of earlier versions lack it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -147,12 +147,12 @@ class ProposedGenerators(ReplyModel):
 
 
 class Asked(NamedTuple):
-    """A valid reply with what it was made of."""
+    """A valid reply with the prompt and the call that it came from."""
 
     value: Any
     prompt_sha256: str
     call_id: str
-    cost_usd: float = 0.0  # of all replies that it took, as far as that is known
+    cost_usd: float = 0.0  # known cost of all replies, including rejected ones
 
 
 def ask(
@@ -169,18 +169,18 @@ def ask(
     on_text: Callable[[int], None] = lambda characters: None,
     draw: int = 0,
 ) -> Asked:
-    """Ask a model for one structured reply; where it is not usable, once more with what is wrong with it.
+    """Ask a model for one structured reply. If it is not usable, ask once more and say what is wrong.
 
     Args:
-        reply: what is asked for.
-        also: what is taken as well where it comes instead.
-        check: what is wrong with a valid reply that still cannot be used; empty where nothing is.
-        draw: another number for each time that another answer to the same question is wanted.
+        reply: the kind of reply that the prompt asks for.
+        also: other kinds of replies that are accepted.
+        check: returns what is wrong with a valid reply, or an empty string.
+        draw: a different number gets a different answer to the same question.
 
     Raises:
-        RoleFailed: no usable reply, twice; or no reply at all. ``data["cost_usd"]`` is what the replies cost.
+        RoleFailed: two unusable replies, or no reply at all. ``data["cost_usd"]`` is the cost of the replies.
         AwaitingReply, BudgetReached, Stopped: as :meth:`ModelClient.ask`.
-        ModelFault: the provider refuses us as such (kind "credentials").
+        ModelFault: the provider rejects the credentials (kind "credentials").
     """
     adapter: TypeAdapter[Any] = TypeAdapter(reply)
     others = [TypeAdapter(kind) for kind in also]
@@ -239,7 +239,7 @@ _LONGEST_TAG = 40
 
 
 def insights_of(found: Sequence[FoundInsight]) -> tuple[Insight, ...]:
-    """What a reply says beside its advice, within bounds: the most severe ones, cut where they are too long."""
+    """The insights of a reply: at most three, the most severe first, cut to the longest allowed length."""
     ranked = sorted(found, key=lambda one: SEVERITIES.index(one.severity))
     return tuple(
         Insight(
@@ -254,7 +254,7 @@ def insights_of(found: Sequence[FoundInsight]) -> tuple[Insight, ...]:
 
 
 def _parsed(text: str, stop: str, adapter: TypeAdapter[Any], others: list[TypeAdapter[Any]]) -> tuple[Any, str]:
-    """The value of a reply, or what is wrong with it."""
+    """The value of a reply and what is wrong with it; one of both is empty."""
     if stop == "refused":
         return None, "it was refused"
     if stop == "length":
@@ -281,7 +281,7 @@ def _parsed(text: str, stop: str, adapter: TypeAdapter[Any], others: list[TypeAd
 
 
 def _objects(text: str) -> Iterator[Any]:
-    """What may be the JSON that was asked for: all of the text, else objects that begin a line, the last one first."""
+    """Possible JSON values in a reply: the whole text, or else objects that begin a line, the last one first."""
     with contextlib.suppress(ValueError, RecursionError):
         yield json.loads(text)
         return
@@ -292,7 +292,7 @@ def _objects(text: str) -> Iterator[Any]:
 
 
 def _kernel_in(text: str) -> dict[str, str] | None:
-    """A whole kernel in a fence among prose, as the object that was asked for; None unless there is exactly one."""
+    """A whole kernel in a fence among prose, as a kernel reply's data; None unless there is exactly one."""
     kernels = [fence for fence in _FENCES.finditer(text) if re.search(r"^class ModelNew\b", fence[2], re.MULTILINE)]
     if len(kernels) != 1:
         return None
@@ -300,7 +300,7 @@ def _kernel_in(text: str) -> dict[str, str] | None:
 
 
 def apply_edits(source: str, edits: list[Edit]) -> tuple[str, str]:
-    """The source with all replacements made, and what is wrong with them (then the source means nothing)."""
+    """The edited source, and what is wrong with the edits; the source is only valid if nothing is wrong."""
     for number, edit in enumerate(edits, 1):
         count = source.count(edit.find) if edit.find else 0
         if count != 1:
@@ -317,7 +317,7 @@ def unfenced(source: str) -> str:
 
 
 def whole_kernel(reply: str, source: str | None) -> str:
-    """A Coder's reply, with the whole file that its edits led to in place of them; any other reply as it is."""
+    """A Coder's reply with its edits replaced by the whole resulting file; any other reply unchanged."""
     if source is None:
         return reply
     value, problem = _parsed(reply, "complete", TypeAdapter(EditReply), [])

@@ -27,35 +27,35 @@ Mode = Literal["new", "repair", "improve", "edit", "cross", "tune", "transfer", 
 
 
 class CoderError(KernelwrightError):
-    """A Coder cannot go on with this problem; other problems are not concerned."""
+    """A Coder cannot continue with this problem. Other problems are not affected."""
 
 
 class RoleFailed(KernelwrightError):
-    """A role gave no usable answer in this step; the next step may do better. The message says why.
+    """A role gave no usable answer in this step; the next step may succeed. The message says why.
 
-    ``data["cost_usd"]`` is what its replies cost all the same.
+    ``data["cost_usd"]`` is the cost of its replies.
     """
 
 
 class Assignment(Record):
-    """What a Coder is asked for, and the hashes of the kernels that it is to be made from.
+    """A request to a Coder for one kernel, with the hashes of its parents.
 
     ``new`` starts from the reference, ``repair`` from a kernel that failed, ``improve`` and ``edit`` (by replacing
-    parts of its text) from one that passed, ``cross`` from two of those; ``tune`` changes its constants alone,
-    ``transfer`` makes the change ``move`` that was measured on another problem, and ``simplify`` is to leave it as fast
-    with less code.
+    parts of its text) from one that passed, and ``cross`` from two kernels that passed. ``tune`` changes only its
+    constants, ``transfer`` makes the change ``move`` that was measured on another problem, and ``simplify`` asks for
+    the same speed with less code.
 
     Attributes:
-        sample: tells those of one round apart.
-        island: of the search, which asks for it.
-        seed: what a Coder that draws draws from.
-        model: which of a run's models is asked; empty for the only one.
-        backend: what the kernel is to be written in; empty for the run's.
-        inspirations: kernels that are worth a look beside the parents.
-        contrast: whether they are there to be compared with each other, by their speeds.
-        own_line: whether the Coder is told of its parents' own line alone, and of no other attempts.
-        knobs: for ``tune``, the setting of the parent's declared knobs, where the search chose it and asks no Coder.
-        move: for ``transfer``, what was changed there: ``told`` in words, and for the offline Coder its ``change``.
+        sample: distinguishes the assignments of one round.
+        island: the island of the search that makes the request.
+        seed: random seed for the Coder.
+        model: the run's model to ask; empty for the only one.
+        backend: the language of the kernel; empty for the run's.
+        inspirations: hashes of kernels to show besides the parents.
+        contrast: whether the inspirations are to be compared with each other by their speeds.
+        own_line: whether the Coder sees only the attempts of its parents' own line.
+        knobs: for ``tune``, a setting of the parent's declared knobs that the search chose; then no Coder is asked.
+        move: for ``transfer``, the change: ``told`` in words, and for the offline Coder its ``change``.
     """
 
     mode: Mode = "new"
@@ -74,11 +74,11 @@ class Assignment(Record):
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a Coder answers. ``candidate`` is None where it has nothing new to offer, and ``rationale`` says why.
+    """A Coder's answer. ``candidate`` is None if the Coder has nothing new; ``rationale`` then says why.
 
-    ``action`` is the machine-readable account of what was done (for the offline Coder: origin and schedule); it is
-    kept with the attempt, so that the next proposal can be worked out from the history alone. ``cost_usd`` is what the
-    replies behind it cost, those included that could not be used.
+    ``action`` is a machine-readable account of the Coder's work (for the offline Coder: origin and schedule). It is
+    kept with the attempt, so the next proposal can be computed from the history alone. ``cost_usd`` is the cost of all
+    replies behind the proposal, including unusable ones.
     """
 
     candidate: Candidate | None
@@ -89,12 +89,12 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One judged candidate: what the referee said, what was done to make it, the advice that followed.
+    """One judged candidate: its verdict, the action that made it, and the advice that followed.
 
-    ``advice`` is what the Judge said at the end of its round, and stands with the last attempt of it; ``focus`` is the
-    hash of the candidate that it is about. ``purpose``: ``search`` for a candidate's first evaluation in a run;
-    ``contest`` where it was timed again beside the kernels whose place it wants, and ``remeasure`` where merely again.
-    ``rivals``: whom it was to be timed beside, whether that succeeded or not.
+    ``advice`` is the Judge's advice at the end of a round; it is kept with the round's last attempt. ``focus`` is the
+    hash of the candidate that the advice is about. ``purpose`` is ``search`` for a candidate's first evaluation in a
+    run, ``contest`` for a race against the kernels whose place it may take, and ``remeasure`` for a repeated timing.
+    ``rivals`` are the hashes of the kernels to time it beside, even if that timing failed.
     """
 
     round: int
@@ -110,17 +110,17 @@ class Attempt:
 
     @property
     def static_score(self) -> Score:
-        """Its place among kernels that were not timed; empty where nothing is known."""
+        """The score that ranks it among kernels that were not timed; empty if nothing is known."""
         return static_score(self.verdict.profile, float(self.action.get("bytes_moved") or 0.0))
 
     def competes(self, backend: Backend) -> bool:
-        """Whether its speed may be held against that of kernels of a backend: it was timed where those are, or not."""
+        """Whether it may be ranked with kernels of a backend: it was timed on the same device, or not timed at all."""
         return self.verdict.timing is None or timed_together(self.candidate.backend, backend)
 
     def rank(self, baseline: str) -> tuple[float, Score] | None:
-        """What decides between attempts, the larger the better; None for one that failed.
+        """The key that ranks attempts, larger is better; None for a failed one.
 
-        The lower bound of the speedup; among those that were not timed, what the compiler says of them.
+        It is the lower bound of the speedup. Attempts that were not timed are ranked by the compiler's score.
         """
         bound = self.lower_bound(baseline)
         if bound is None:
@@ -136,14 +136,14 @@ class Attempt:
 
 
 class Duplicate(Record):
-    """A candidate that was not judged, since it is one that was: a row of what a search knows, like an evaluation.
+    """A candidate that was not judged because it equals a judged one. A search is told of it like of an evaluation.
 
     Attributes:
-        round: in which it was proposed.
-        after: evaluations of the run on this problem before it.
-        candidate, twin: their hashes.
-        same: in what they are the same: ``file``, ``program`` or ``machine code``.
-        action: what was asked for and done, as with an attempt.
+        round: the round in which it was proposed.
+        after: number of the run's evaluations on this problem before it.
+        candidate, twin: hashes of the candidate and of the judged kernel.
+        same: what is the same in both: ``file``, ``program`` or ``machine code``.
+        action: what was requested and done, as in an attempt.
     """
 
     round: int
@@ -155,13 +155,13 @@ class Duplicate(Record):
 
 
 class Fruitless(Record):
-    """A Coder that gave nothing to judge: a row of what a search knows, like an evaluation.
+    """A request for which a Coder gave nothing to judge. A search is told of it like of an evaluation.
 
     Attributes:
-        round: in which it was asked.
-        after: evaluations of the run on this problem before it.
-        sample: which of those who worked side by side.
-        action: what was asked for, as with an attempt.
+        round: the round in which the Coder was asked.
+        after: number of the run's evaluations on this problem before it.
+        sample: the ``sample`` of the assignment.
+        action: what was requested, as in an attempt.
     """
 
     round: int
@@ -174,14 +174,14 @@ Unjudged = Duplicate | Fruitless
 
 
 class Workbench:
-    """Runs trusted tools on the problem in a sandboxed worker, and remembers the answers for this problem."""
+    """Runs trusted tools on the problem in a sandboxed worker, and caches their replies."""
 
     def __init__(self, call: Callable[[str, dict[str, Any]], dict[str, Any]]) -> None:
         self._call = call
         self._answers: dict[str, dict[str, Any]] = {}
 
     def call(self, entry: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Reply of ``entry`` ("package.module:function") to ``payload``; equal questions are asked once."""
+        """The reply of ``entry`` ("package.module:function") to ``payload``. Equal calls are made only once."""
         key = sha256_text(entry + json.dumps(payload, sort_keys=True))
         if key not in self._answers:
             self._answers[key] = self._call(entry, payload)
@@ -190,9 +190,9 @@ class Workbench:
 
 @dataclass(frozen=True)
 class StepContext:
-    """All that a role may look at. It can be rebuilt from the store, so a resumed role sees the same.
+    """All data that a role may use. It can be rebuilt from the store, so a resumed role sees the same data.
 
-    ``backend`` is what a kernel is to be written in, or is written in. Attempts may be of other languages as well.
+    ``backend`` is the language of the kernel in question. Attempts may be in other languages as well.
     """
 
     problem: Problem
@@ -203,30 +203,30 @@ class StepContext:
     baseline: str = "eager"
     attempts: tuple[Attempt, ...] = ()
     assignment: Assignment = field(default_factory=Assignment)
-    failures: tuple[str, ...] = ()  # what kept candidates from being judged since the last one that was
+    failures: tuple[str, ...] = ()  # reasons why candidates since the last verdict were not judged
     duplicates: tuple[Duplicate, ...] = ()
     fruitless: tuple[Fruitless, ...] = ()
-    scratchpad: str = ""  # what was learned so far, where somebody keeps notes
+    scratchpad: str = ""  # notes on the problem so far, if the run keeps notes
 
     @property
     def tried(self) -> frozenset[str]:
-        """Hashes of all that was judged, or found to be the same as what was."""
+        """Hashes of all candidates that were judged, or that equal a judged one."""
         return frozenset(
             [attempt.candidate.sha256 for attempt in self.attempts] + [again.candidate for again in self.duplicates]
         )
 
     @property
     def best(self) -> Attempt | None:
-        """The passed attempt of the highest rank (the earlier one of equals), of those that compete."""
+        """The competing attempt that passed with the highest rank; the earlier one of equals."""
         return best_attempt(self.competing, self.baseline)
 
     @property
     def competing(self) -> tuple[Attempt, ...]:
-        """The attempts, but for those whose kernels were timed elsewhere than those of ``backend`` are."""
+        """The attempts, except those that were timed on another device than kernels of ``backend``."""
         return tuple(attempt for attempt in self.attempts if attempt.competes(self.backend))
 
     def in_language(self, backend: Backend) -> StepContext:
-        """The same with the attempts of one language alone, which is its own."""
+        """The same context for another language, with only the attempts in that language."""
         own = tuple(attempt for attempt in self.attempts if attempt.candidate.backend == backend)
         return replace(self, backend=backend, attempts=own)
 
@@ -237,9 +237,9 @@ class StepContext:
 
 
 def best_attempt(attempts: tuple[Attempt, ...], baseline: str) -> Attempt | None:
-    """Of the candidates that passed, the one of the highest rank; see :meth:`Attempt.rank`.
+    """The attempt with the highest rank among those that passed; see :meth:`Attempt.rank`.
 
-    One that was judged several times counts by the last of them: the best of several would be luck.
+    A candidate that was judged several times counts by its last attempt, since the best of several would be luck.
     """
     best: Attempt | None = None
     best_rank: tuple[float, Score] = (-1.0, ())
@@ -254,25 +254,25 @@ class Coder(Protocol):
     """Writes candidates.
 
     Attributes:
-        name: as verdicts and tables have it.
-        backends: what it writes kernels for.
+        name: its name in verdicts and tables.
+        backends: the backends that it can write.
     """
 
     name: str
     backends: frozenset[Backend]
 
     def propose(self, context: StepContext) -> Proposal:
-        """The next candidate, or none with the reason. Must depend on ``context`` only, where that is possible.
+        """The next candidate, or none with the reason. The result should depend on ``context`` only, if possible.
 
         Raises:
-            RoleFailed: none that can be used, this time.
-            CoderError: there will be none for this problem.
+            RoleFailed: no usable candidate this time.
+            CoderError: the Coder cannot write candidates for this problem.
         """
         ...
 
 
 def require_backend(coder: Coder, backend: Backend) -> None:
-    """UsageError unless ``coder`` writes kernels for ``backend``."""
+    """Raise UsageError if ``coder`` cannot write kernels for ``backend``."""
     if backend not in coder.backends:
         written = " or ".join(f"--backend {name}" for name in sorted(coder.backends))
         raise UsageError(f"the {coder.name} coder writes no kernels for --backend {backend}", hint=f"use {written}")
@@ -280,10 +280,10 @@ def require_backend(coder: Coder, backend: Backend) -> None:
 
 @runtime_checkable
 class Foresees(Protocol):
-    """A Coder that can say what it will probably write next, so that it can be built while something else is timed."""
+    """A Coder that predicts its next candidates, so that they can be built while another one is timed."""
 
     def foresee(self, context: StepContext, pending: Proposal) -> Sequence[Candidate]:
-        """Candidates likely to follow while ``pending`` is judged, the likeliest first; nothing binds it to them."""
+        """Candidates that will probably follow ``pending``, the likeliest first. The Coder need not propose them."""
         ...
 
 
@@ -296,6 +296,6 @@ class Judge(Protocol):
         """One structured piece of advice about an evaluated attempt: with one candidate a round, the last one.
 
         Raises:
-            RoleFailed: none that can be used.
+            RoleFailed: no usable advice.
         """
         ...

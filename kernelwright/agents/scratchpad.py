@@ -1,4 +1,4 @@
-"""Notes on a problem: what was learned so far, summed up every few rounds, so that no prompt has to hold it all."""
+"""Notes on a problem. They summarise the lessons every few rounds, so that no prompt has to hold all attempts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kernelwright.records import Backend
 from kernelwright.records.runs import SEVERITIES
 
 MOST_CHARACTERS = 1500
-_MOVES_READ = 32  # measured moves that whoever sums up is shown
+_MOVES_READ = 32  # measured moves that a model is shown
 _INSIGHTS_READ = 12
-_CHANGES_TOLD = 5  # of each kind, by the rules
+_CHANGES_TOLD = 5  # changes of each kind that the rules list
 
 
 class Scratchpad(Protocol):
-    """Sums up what was learned."""
+    """Summarises the lessons of a run on a problem."""
 
     name: str
 
     def summarise(self, context: StepContext) -> str:
-        """The notes that stand from now on, in at most :data:`MOST_CHARACTERS`.
+        """The new notes, which replace the earlier ones, in at most :data:`MOST_CHARACTERS`.
 
         Raises:
-            RoleFailed: none that can be used; the earlier ones stand.
+            RoleFailed: no usable notes; the earlier ones stay.
         """
         ...
 
@@ -71,7 +71,7 @@ class OfflineScratchpad:
         return "\n".join(_cut(text, most) for text in told)
 
     def _of_one(self, context: StepContext) -> str:
-        """What was learned of kernels in one language."""
+        """The notes on kernels in one language."""
         known = effects(context.attempts, context.baseline)
         told = [(f"{one.knob} = {one.value}", one.log_ratio) for one in known]
         told += [
@@ -91,12 +91,12 @@ class OfflineScratchpad:
 
 
 def _languages(context: StepContext) -> tuple[Backend, ...]:
-    """What the kernels of a context are written in."""
+    """The languages of a context's kernels."""
     return tuple(dict.fromkeys(attempt.candidate.backend for attempt in context.attempts))
 
 
 def _moves(context: StepContext) -> list[Move]:
-    """Every measured move; where there are several languages, each says its own."""
+    """Every measured move; with several languages, each plan begins with its language."""
     languages = _languages(context)
     if len(languages) < 2:
         return list(history_of(context))
@@ -108,7 +108,7 @@ def _moves(context: StepContext) -> list[Move]:
 
 
 def _insights(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    """What Judges found out on a problem in a run, the most severe first and of equals the newest, each once."""
+    """Judges' insights from the attempts, each once, the most severe first and the newest first among equals."""
     said = [insight for attempt in attempts if attempt.advice for insight in attempt.advice.insights]
     newest = list(dict.fromkeys(reversed(said)))
     ranked = sorted(newest, key=lambda one: SEVERITIES.index(one.severity))
@@ -137,5 +137,5 @@ def _listed(what: str, changes: Sequence[str]) -> str:
 
 
 def _cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """At most so many characters, up to the end of a word."""
+    """The text cut to at most ``most`` characters, at the end of a word."""
     return text if len(text) <= most else text[: most - 4].rsplit(None, 1)[0] + " ..."

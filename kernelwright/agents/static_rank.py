@@ -1,8 +1,8 @@
-"""Which of two kernels for a GPU looks better where no time can be measured: by what the compiler says of them.
+"""A ranking of GPU kernels by their compiler's data, for machines that cannot time them.
 
-It orders candidates and says nothing of how much faster one is. Spilled registers come first, since they cost memory
-traffic that nobody asked for; then the traffic that the generator counted and the number of kernels; then occupancy, of
-which half hides memory's latency as well as more; then the width of accesses to memory, and last the instructions.
+It orders candidates but does not say how much faster one is. Spilled registers come first, since they cause extra
+memory traffic. Then come the traffic that the generator counted and the number of kernels. Then comes occupancy, which
+counts up to one half, since more does not hide memory latency better. Last come access width and instructions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Score = tuple[float, ...]  # the larger, the better
 
 _ARCHITECTURE = "sm_90"
 _ENOUGH_OCCUPANCY = 0.5
-_BITS_OF_AN_ACCESS = 32  # where an instruction does not say
+_BITS_OF_AN_ACCESS = 32  # if an instruction does not say
 
 
 def static_score(profile: Profile | None, bytes_moved: float) -> Score:
-    """The place of a kernel in the order; empty where nothing is known of it.
+    """The score of a candidate in this ranking; empty if nothing is known.
 
     Args:
-        bytes_moved: memory that its kernels read and write in one call, as its generator counts it; 0 if unknown.
+        bytes_moved: bytes that its kernels read and write in one call, as the generator counts them; 0 if unknown.
     """
     kernels = _of_one_architecture(() if profile is None else profile.kernels)
     if not kernels:
@@ -39,7 +39,7 @@ def static_score(profile: Profile | None, bytes_moved: float) -> Score:
 
 
 def describe_static(profile: Profile | None) -> str:
-    """What the compiler says of a candidate's kernels, in a line; empty where nothing is known."""
+    """The compiler's data on a candidate's kernels, in one line; empty if nothing is known."""
     kernels = _of_one_architecture(() if profile is None else profile.kernels)
     if not kernels:
         return ""
@@ -60,7 +60,7 @@ def _of_one_architecture(kernels: Sequence[KernelResources]) -> list[KernelResou
 
 
 def _mean_width(kernels: Sequence[KernelResources]) -> float:
-    """Mean bits of an access to global memory."""
+    """The mean bits of an access to global memory."""
     counts = [(_bits(name), count) for kernel in kernels for name, count in kernel.global_accesses.items()]
     total = sum(count for _, count in counts)
     return sum(bits * count for bits, count in counts) / total if total else 0.0

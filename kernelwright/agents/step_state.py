@@ -1,4 +1,4 @@
-"""The state of a step, and what its nodes work with."""
+"""The state of a step, and the tools of its nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AttemptState(TypedDict):
 
 
 class ProposalState(TypedDict):
-    """What a Coder answered. ``proposal`` is empty where it has none: nothing more (``ends``), or none this time."""
+    """A Coder's answer. ``proposal`` is empty if it has no candidate, this time or (``ends``) for good."""
 
     sample: int
     proposal: str
@@ -38,7 +38,7 @@ class ProposalState(TypedDict):
 
 
 class FailureState(TypedDict):
-    """A role that gave nothing usable in a round."""
+    """A role's failure in a round, with its reason."""
 
     round: int
     role: str
@@ -48,7 +48,7 @@ class FailureState(TypedDict):
 def gather(
     kept: list[ProposalState] | None, change: list[ProposalState] | int | None
 ) -> list[ProposalState]:  # the channel's reducer: Coders work side by side
-    """Proposals that wait: a list joins them, a number takes that sample away, None all of them."""
+    """Update the waiting proposals: a list is added, a number removes that sample, None removes all."""
     if change is None:
         return []
     if isinstance(change, int):
@@ -57,7 +57,7 @@ def gather(
 
 
 class StepState(TypedDict):
-    """The graph's state. ``scratchpad`` has the latest notes. ``stop`` says why the loop ended; empty while it runs."""
+    """The graph's state. ``scratchpad`` holds the latest notes, ``stop`` the reason why the loop ended, or ""."""
 
     run_id: str
     problem_id: str
@@ -73,23 +73,23 @@ class StepState(TypedDict):
 
 
 class Evaluate(Protocol):
-    """Judges one candidate, timed beside ``rivals`` where there are some."""
+    """Judges one candidate, timed beside ``rivals`` if there are any."""
 
     def __call__(self, candidate: Candidate, *, rivals: tuple[Candidate, ...] = ()) -> Evaluation:
-        """Its evaluation."""
+        """The evaluation of the candidate."""
         ...
 
 
 @dataclass(frozen=True)
 class StepTools:
-    """What the nodes work with for one problem of one run. ``judge``: None where nobody gives advice.
+    """The tools of the nodes for one problem of one run. ``judge`` is None if the run has no Judge.
 
     ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
-    begins to build a candidate on other cores than what is timed, and returns at once; None where there are none.
-    ``finished`` is asked after every round: a reason ends the problem's loop for good. ``verifier`` is asked about
-    every candidate before it is judged; None where there is none. ``machine_code`` builds a candidate and gives the
-    fingerprint of what came of it, empty where there is none; None where only texts are compared. ``scratchpad`` sums
-    up what was learned after every ``scratchpad_every`` rounds; 0 for never.
+    starts to build a candidate on cores that time nothing, and returns at once; None without such cores. ``finished``
+    is asked after every round; a reason ends the problem's loop for good. ``verifier`` is asked about every candidate
+    before it is judged, if there is one. ``machine_code`` builds a candidate and returns the fingerprint of its machine
+    code, or ""; None to compare only texts. ``scratchpad`` summarises the lessons after every ``scratchpad_every``
+    rounds; 0 for never.
     """
 
     problem: Problem
@@ -98,7 +98,7 @@ class StepTools:
     evaluate: Evaluate
     ledger: Ledger
     bench: Workbench
-    backend: Backend = "cpp"  # of what names none
+    backend: Backend = "cpp"  # of assignments that name none
     baseline: str = "eager"
     should_stop: Callable[[], str] = lambda: ""
     build_ahead: Callable[[Candidate], None] | None = None
@@ -111,7 +111,7 @@ class StepTools:
     _seen: dict[str, tuple[AttemptState, Attempt]] = field(default_factory=dict, repr=False, compare=False)
 
     def attempt(self, entry: AttemptState) -> Attempt:
-        """One of the judged candidates of a state, with its verdict."""
+        """The attempt for an entry of the state."""
         seen = self._seen.get(entry["evaluation"])
         if seen is None or seen[0] != entry:
             seen = self._seen[entry["evaluation"]] = entry, attempt_from(self.ledger, entry)

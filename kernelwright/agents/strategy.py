@@ -1,4 +1,4 @@
-"""What the Coder is asked for next, and from which kernels: decided by what was measured, never by what came last."""
+"""Strategies: the next assignments for Coders and their parents, decided by measurements."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import NamedTuple, Protocol
 from kernelwright.agents.roles import Assignment, Attempt, Mode, Purpose, StepContext, best_attempt
 from kernelwright.records import Candidate
 
-EDITED_CHARACTERS = 6000  # a source longer than this is changed by edits: writing it anew costs more than it teaches
+EDITED_CHARACTERS = 6000  # a longer source is changed by edits, since writing it anew costs more than it gains
 
 
 class Strategy(Protocol):
-    """Says what to try next. Must depend on the context only, so that a resumed run goes on as the killed one did.
+    """Decides what to try next. It depends on the context only, so that a resumed run continues like the killed one.
 
     Attributes:
-        heeds_stops: whether a Judge's word ends the loop.
+        heeds_stops: whether a Judge's advice to stop ends the loop.
     """
 
     heeds_stops: bool
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
-        """What the Coders of this round are asked for, side by side; their ``sample`` numbers differ."""
+        """The assignments of this round's Coders, who work side by side; their ``sample`` numbers differ."""
         ...
 
     def focus(self, context: StepContext) -> Attempt | None:
-        """The attempt that the Judge is to speak about: where the next round will begin.
+        """The attempt that the Judge advises on, from which the next round will begin.
 
-        None where nobody would read it.
+        None if no Coder would read the advice.
         """
         ...
 
     def rivals(self, context: StepContext, candidate: Candidate) -> tuple[str, ...]:
-        """Hashes of earlier candidates that a new one is to be timed beside."""
+        """Hashes of earlier candidates to time a new one beside."""
         ...
 
     def again(self, context: StepContext) -> Again | None:
-        """What is to be judged once more before anything new is tried; None where nothing is."""
+        """The known candidate to judge again before anything new is tried, or None."""
         ...
 
     def ranking(self, context: StepContext) -> list[Attempt]:
-        """What passed, the best first, each candidate once."""
+        """The attempts that passed, the best first, one for each candidate."""
         ...
 
 
 class Again(NamedTuple):
-    """An evaluation that is wanted of a candidate that was judged before: beside ``rivals``, or merely once more."""
+    """A request to judge a known candidate again, beside ``rivals`` if there are any."""
 
     candidate: str
     rivals: tuple[str, ...]
@@ -52,27 +52,27 @@ class Again(NamedTuple):
 
 
 class OneLine:
-    """A strategy that judges every candidate once, for itself."""
+    """Base of strategies that judge every candidate once, without rivals."""
 
     heeds_stops = True
 
     def rivals(self, context: StepContext, candidate: Candidate) -> tuple[str, ...]:
-        """None."""
+        """No rivals."""
         return ()
 
     def again(self, context: StepContext) -> Again | None:
-        """Nothing."""
+        """No candidate to judge again."""
         return None
 
     def ranking(self, context: StepContext) -> list[Attempt]:
-        """By :meth:`Attempt.rank`; of several attempts with one candidate, the best."""
+        """The attempts by :meth:`Attempt.rank`; of several attempts with one candidate, the best one."""
         passed = [(attempt, attempt.rank(context.baseline)) for attempt in context.attempts]
         ranked = sorted(((a, rank) for a, rank in passed if rank is not None), key=lambda pair: pair[1], reverse=True)
         return list({attempt.candidate.sha256: attempt for attempt, _ in reversed(ranked)}.values())[::-1]
 
 
 class OneAtATime(OneLine):
-    """One candidate a round, and the Judge speaks about it. What it is made from is the Coder's own affair."""
+    """One candidate a round, which the Judge advises on. The Coder itself chooses the parents."""
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
         """One assignment."""
@@ -84,15 +84,15 @@ class OneAtATime(OneLine):
 
 
 class BranchFromBest(OneLine):
-    """Repairs what failed a few times, and otherwise goes on from the best kernel, or from the latest one.
+    """Repairs failed kernels a few times, and otherwise continues from the best kernel or from the latest one.
 
-    With several samples, the second one crosses the best with the next best of another parentage, and further ones
-    start anew, so that a round is no four times the same idea.
+    With several samples, the second one crosses the best kernel with the next best unrelated one, and further ones
+    start anew, so that the samples of a round are different ideas.
 
     Args:
-        samples: candidates a round.
+        samples: number of candidates in a round.
         repairs: how often a failed kernel and its repairs are repaired before it is given up.
-        latest: go on from the latest kernel instead of the best one, and repair it for as long as it takes.
+        latest: continue from the latest kernel instead of the best one, and repair it without a limit.
     """
 
     def __init__(self, samples: int = 1, repairs: int = 3, *, latest: bool = False) -> None:
@@ -107,7 +107,7 @@ class BranchFromBest(OneLine):
         return tuple(made.model_copy(update={"sample": sample}) for sample, made in enumerate((first, *others)))
 
     def focus(self, context: StepContext) -> Attempt:
-        """Where the first of the next assignments begins; the last attempt where it begins anew."""
+        """The parent of the first next assignment; the last attempt if that one has no parent."""
         parents = self._first(context).parents
         found = [attempt for attempt in context.attempts if attempt.candidate.sha256 in parents]
         return found[-1] if found else context.attempts[-1]
@@ -131,7 +131,7 @@ class BranchFromBest(OneLine):
         return Assignment(mode="new")
 
     def _base(self, context: StepContext) -> Attempt | None:
-        """The kernel that is improved: the best one of all, or of the latest round in which one passed."""
+        """The kernel to improve: the best of all, or the best of the latest round in which one passed."""
         if not self._latest:
             return context.best
         passed = [attempt for attempt in context.attempts if attempt.verdict.passed]
@@ -139,7 +139,7 @@ class BranchFromBest(OneLine):
         return best_attempt(newest, context.baseline)
 
     def _to_repair(self, context: StepContext) -> Attempt | None:
-        """The failed attempt of the latest round that got furthest, unless it was repaired often enough."""
+        """The attempt of the latest round that got furthest, if all failed and it was not repaired too often."""
         latest = [attempt for attempt in context.attempts if attempt.round == context.attempts[-1].round]
         failed = [attempt for attempt in latest if not attempt.verdict.passed]
         if not failed or len(failed) < len(latest):
@@ -150,13 +150,13 @@ class BranchFromBest(OneLine):
 
 
 class Trajectories(OneLine):
-    """Lines of kernels side by side that know nothing of each other: each sample goes on from its own latest kernel.
+    """Independent lines of kernels side by side: each sample continues from its own latest kernel.
 
-    That is repaired where it failed, for as long as it takes, and improved where it passed, whether it was better than
-    the one before or not; no line is branched from another one (Kevin, arXiv:2507.11948).
+    A latest kernel that failed is repaired, without a limit. One that passed is improved, even if it is no better than
+    the one before. No line branches from another one (Kevin, arXiv:2507.11948).
 
     Args:
-        samples: lines.
+        samples: number of lines.
     """
 
     def __init__(self, samples: int = 1) -> None:
@@ -173,18 +173,18 @@ class Trajectories(OneLine):
         return Assignment(mode=_going_on(line[-1]), parents=(line[-1].candidate.sha256,), sample=sample, own_line=True)
 
     def focus(self, context: StepContext) -> Attempt:
-        """The last attempt: of a Judge's advice only its line hears."""
+        """The last attempt. Only its line gets the Judge's advice."""
         return context.attempts[-1]
 
 
 def _going_on(attempt: Attempt) -> Mode:
-    """How the next kernel of a line is made from its latest one."""
+    """The mode for the next kernel of a line after an attempt."""
     if not attempt.verdict.passed:
         return "repair"
     return "edit" if len(attempt.candidate.source) > EDITED_CHARACTERS else "improve"
 
 
-GAIN = 0.02  # of the lower bound of the speedup, that counts
+GAIN = 0.02  # least relative gain of the lower bound that counts
 
 
 def rounds_without_gain(context: StepContext) -> int:
@@ -199,9 +199,9 @@ def rounds_without_gain(context: StepContext) -> int:
 
 
 def share_of_roofline(context: StepContext) -> float | None:
-    """How near the best kernel comes to the least time that the machine's ceilings allow, 1 being on the roofline.
+    """The least time that the machine's ceilings allow over the best kernel's time; 1 is on the roofline.
 
-    From the referee's profile of exactly that kernel; None where it was not profiled, or nothing passed.
+    It comes from the referee's profile of that kernel. None if the kernel was not profiled or nothing passed.
     """
     best = context.best
     profile = None if best is None else best.verdict.profile
@@ -210,7 +210,7 @@ def share_of_roofline(context: StepContext) -> float | None:
 
 
 def _progress(attempt: Attempt) -> int:
-    """How many stages a failed attempt completed."""
+    """The number of stages that a failed attempt completed."""
     order = [None, "screened", "compiled", "checked", "timed", "confirmed"]
     return order.index(attempt.verdict.stage.value if attempt.verdict.stage else None)
 
@@ -223,5 +223,5 @@ def _repairs_before(attempt: Attempt, by_hash: dict[str, Attempt]) -> int:
 
 
 def _related(a: Attempt, b: Attempt) -> bool:
-    """Whether one was made from the other."""
+    """Whether one of two attempts is a parent of the other."""
     return a.candidate.sha256 in b.candidate.parents or b.candidate.sha256 in a.candidate.parents

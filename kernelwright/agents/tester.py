@@ -1,11 +1,11 @@
-"""The Tester: finds generators of inputs that tell wrong kernels from the reference, for a problem's archive.
+"""The Tester: finds input generators that distinguish wrong kernels from the reference, for a problem's archive.
 
-The idea is QiMeng-MuPa's. This one works without a model: it draws patterns from a grid and at random, keeps those on
-which the reference is well defined, looks which of them show that seeded faults are wrong which the fixed
-distributions let pass, makes those simpler for as long as they still do, and keeps few that together catch all that
-any of them caught. A generator's mirror images (other sign, other end of the row, one element more) come with it,
-since real mistakes have mirror images too; and one generator of every other kind fills the places that are left, since
-seeded faults are but a sample.
+The idea is QiMeng-MuPa's. This Tester works without a model. It draws patterns from a grid and at random, and keeps
+those on which the reference is well defined. It finds the patterns that catch seeded faults that the fixed
+distributions miss, simplifies them while they still catch these faults, and keeps a few that together catch all that
+any of them caught. Mirror images of a generator (other sign, other end of the row, one element more) come with it,
+since real mistakes have mirror images too. One generator of every other kind fills the remaining places, since seeded
+faults are only a sample.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kernelwright.records.problems import PatternKind
 
 __all__ = ["MOST_GENERATORS", "Archive", "ModelTester", "OfflineTester", "Session", "seed_faults"]
 
-MOST_GENERATORS = 20  # that one search adds: all kinds, and some more of those that caught something
-_RANDOM = 8  # patterns drawn at random beside the grid
+MOST_GENERATORS = 20  # most generators that one search adds: enough for all kinds and some extra that catch faults
+_RANDOM = 8  # random patterns in addition to the grid
 _SHOWN = 3  # survivors in a prompt
 _MOST_PROPOSED = 8  # generators of one reply
 
@@ -65,10 +65,10 @@ _KINDS: tuple[PatternKind, ...] = tuple(dict.fromkeys(kind for kind, _ in _GRID)
 
 
 class Archive(NamedTuple):
-    """What a Tester made: generators, and by id what each was admitted for.
+    """A Tester's result: generators, and by id the evidence for which each was admitted.
 
-    ``caught`` of the ``survivors`` (faults that the fixed distributions let pass) are shown to be wrong by some
-    generator; ``refused`` generators were not used, since the reference is not well defined on them anywhere.
+    ``survivors`` are the faults that the fixed distributions miss; ``caught`` are those that some generator catches.
+    ``refused`` generators were not used, since the reference is not well defined on them anywhere.
     """
 
     generators: tuple[InputGenerator, ...]
@@ -80,7 +80,7 @@ class Archive(NamedTuple):
 
 
 class ModelTester(ModelRole):
-    """Proposes generators as a language model. What it proposes is searched with, never believed."""
+    """A language model that proposes generators. Its proposals are only input to the search, which verifies them."""
 
     role = "tester"
     backend: Backend = "cpp"  # of the kernels that it is shown
@@ -88,14 +88,14 @@ class ModelTester(ModelRole):
     def propose(
         self, problem: Problem, known: Sequence[InputGenerator], survivors: Sequence[tuple[Candidate, Evaluation]]
     ) -> tuple[InputGenerator, ...]:
-        """Generators for a problem, those of ``known`` left out.
+        """New generators for a problem, without those in ``known``.
 
         Args:
-            known: what its archive has already.
+            known: the generators in the problem's archive.
             survivors: wrong kernels that passed the check, with their verdicts; the first three are shown.
 
         Raises:
-            RoleFailed: no reply that can be used.
+            RoleFailed: no usable reply.
             AwaitingReply, BudgetReached, Stopped: as :meth:`ModelClient.ask`.
         """
         tools = self.tools
@@ -141,7 +141,7 @@ def _generators_of(value: ProposedGenerators, inputs: Collection[str]) -> tuple[
 
 
 def seed_faults(kernels: Iterable[Candidate], mutations: Sequence[Mutation] = MUTATIONS) -> dict[str, Candidate]:
-    """Every kernel with every fault, by the name ``fault of kernel``; kernels of no use to them are left out."""
+    """Every kernel with every fault, by the name ``fault of kernel``; kernels that cannot have faults are left out."""
     made: dict[str, Candidate] = {}
     for kernel in kernels:
         for mutation in mutations:
@@ -163,12 +163,12 @@ class OfflineTester:
     """Makes an archive for one problem by search.
 
     Args:
-        session: judges; its own archive stays as it is.
-        problem: whose inputs are drawn.
-        propose: is asked for generators once the survivors are known, which are tried before the grid.
-        known: what the problem's archive has already.
-        tell: is told each step in words.
-        seed: of the patterns that are drawn at random.
+        session: judges candidates; its own archive stays unchanged.
+        problem: the problem whose inputs are drawn.
+        propose: is asked for generators when the survivors are known; they are tried before the grid.
+        known: the generators in the problem's archive.
+        tell: called with a message for each step.
+        seed: random seed of the patterns.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class OfflineTester:
         self._random = random.Random(seed)
 
     def make(self, faulty: Mapping[str, Candidate], *, most: int = MOST_GENERATORS) -> Archive:
-        """Generators that catch what the fixed distributions let pass of ``faulty`` kernels; at most ``most``.
+        """At most ``most`` generators that catch those ``faulty`` kernels that the fixed distributions miss.
 
         Raises:
             InvalidReferenceError: the problem cannot be judged.
@@ -240,7 +240,7 @@ class OfflineTester:
         patterns += [self._at_random() for _ in range(_RANDOM)]
         for pattern in patterns:
             yield InputGenerator(inputs=dict.fromkeys(inputs, pattern))
-            if len(inputs) > 1:  # one alone: what both have in common may hide it
+            if len(inputs) > 1:  # one input alone, since the same pattern in all inputs may hide a fault
                 yield InputGenerator(inputs={self._random.choice(list(inputs)): pattern})
 
     def _at_random(self) -> InputPattern:
@@ -255,7 +255,7 @@ class OfflineTester:
     def _tried(
         self, wanted: Sequence[InputGenerator], survivors: Mapping[str, Candidate]
     ) -> tuple[dict[InputGenerator, frozenset[str]], int]:
-        """Which survivors each generator catches (those that catch none are left out), and how many were refused."""
+        """The survivors that each generator catches (without generators that catch none), and the number refused."""
         trials = self._session.admit(wanted, self._backend)
         by_id = {admission.generator.id: admission.generator for admission in trials.admissions if admission.admitted}
         found: dict[str, set[str]] = {}
@@ -267,7 +267,7 @@ class OfflineTester:
     def _simpler(
         self, catches: Mapping[InputGenerator, frozenset[str]], survivors: Mapping[str, Candidate]
     ) -> dict[InputGenerator, frozenset[str]]:
-        """Simpler generators that catch as much as one from which they were made; one step at a time."""
+        """Simpler generators that catch at least as much as their origin, found one step at a time."""
         known = dict(catches)
         front = dict(_cover(catches, list(catches)))
         while front:
@@ -291,7 +291,7 @@ class OfflineTester:
 
 
 def _shrunk(generator: InputGenerator) -> Iterator[InputGenerator]:
-    """Generators that are one step simpler: an input less, a magnitude nearer to 1, a lower count, a usual place."""
+    """Generators that are one step simpler: one input less, a magnitude nearer to 1, a lower count, a default place."""
     for name, pattern in generator.inputs.items():
         if len(generator.inputs) > 1:
             yield InputGenerator(inputs={n: p for n, p in generator.inputs.items() if n != name})
@@ -314,7 +314,7 @@ def _simpler_fields(pattern: InputPattern) -> Iterator[dict[str, Any]]:
 
 
 def _complexity(generator: InputGenerator) -> tuple[float, ...]:
-    """What an archive prefers less of: fields that could be simpler, inputs, and numbers far from 1."""
+    """A key that is smaller for simpler generators: fewer fields to simplify, fewer inputs, numbers nearer to 1."""
     patterns = generator.inputs.values()
     left = sum(len(list(_simpler_fields(pattern))) for pattern in patterns)
     sizes = sum(abs(math.log10(abs(pattern.magnitude) or 1.0)) + math.log2(pattern.count) for pattern in patterns)
@@ -324,7 +324,7 @@ def _complexity(generator: InputGenerator) -> tuple[float, ...]:
 def _cover(
     catches: Mapping[InputGenerator, Collection[str]], order: Sequence[InputGenerator]
 ) -> list[tuple[InputGenerator, frozenset[str]]]:
-    """Few generators that together catch all that any catches (greedily: most first, then the simplest)."""
+    """A few generators that together catch all that any catches, chosen greedily: most catches, then simplest."""
     rank = {generator: at for at, generator in enumerate(order)}
     left = {name for names in catches.values() for name in names}
     chosen: list[tuple[InputGenerator, frozenset[str]]] = []
@@ -339,7 +339,7 @@ def _cover(
 
 
 def _mirror_images(generator: InputGenerator) -> Iterator[InputGenerator]:
-    """The same with the other sign, at the other end of the row, and with one element more."""
+    """The generator with the other sign, at the other end of the row, and with one element more."""
     other: dict[str, Any] = {"first": "last", "last": "first"}
     changes: list[Callable[[InputPattern], dict[str, Any]]] = [
         lambda p: {"magnitude": -p.magnitude} if p.kind not in ("equal_maxima", "bounds", "uneven_rows") else {},
@@ -353,7 +353,7 @@ def _mirror_images(generator: InputGenerator) -> Iterator[InputGenerator]:
 
 
 def _of_other_kinds(chosen: Sequence[InputGenerator], inputs: Sequence[str]) -> Iterator[InputGenerator]:
-    """One generator of each kind that none of ``chosen`` has, for all inputs; that of the grid which comes last."""
+    """One generator for all inputs of each kind that ``chosen`` lacks; the grid's last pattern of that kind."""
     seen = {pattern.kind for generator in chosen for pattern in generator.inputs.values()}
     last = {kind: InputPattern(kind=kind, **fields) for kind, fields in _GRID if kind not in seen}
     for pattern in last.values():

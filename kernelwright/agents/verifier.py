@@ -1,8 +1,8 @@
-"""The Verifier: says before hardware is spent how a candidate will fare, and is believed only as far as it was right.
+"""The Verifier: predicts verdicts before hardware is spent on candidates, and is trusted only if its record is good.
 
-At first every candidate is judged whatever the Verifier says, so that its word can be held against verdicts. Then
-those that it expects to fail are passed over, but for one in a few, which keeps the measurement alive. Where its word
-proves worth too little, it is asked no more.
+At first every candidate is judged in any case, so that forecasts can be compared with verdicts. Later, candidates that
+it expects to fail are passed over, except for one in five, which keeps its record up to date. If its forecasts are
+worth too little, it is switched off.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from kernelwright.agents.roles import RoleFailed, StepContext
 from kernelwright.prompts import KernelView
 from kernelwright.records import Candidate, Record, Status, sha256_text
 
-PROBATION = 12  # verdicts before its word decides anything
-LEAST_PRECISION = 0.6  # that the lower bound must reach
-LEAST_RECALL = 0.2  # of failures foreseen; below, asking costs more than it saves
+PROBATION = 12  # verdicts before its forecasts have an effect
+LEAST_PRECISION = 0.6  # least lower bound of the precision
+LEAST_RECALL = 0.2  # least share of failures foreseen; below it, asking costs more than it saves
 CONFIDENT = 0.7
-JUDGED_NEVERTHELESS = 5  # one in so many of those that would be passed over
-_Z90 = 1.2816  # of the one-sided bound
+JUDGED_NEVERTHELESS = 5  # one in this many of the candidates to pass over is judged all the same
+_Z90 = 1.2816  # normal quantile of the one-sided 90% bound
 
 Standing = Literal["on probation", "believed", "switched off"]
 
 
 class Forecast(Record):
-    """What a Verifier said of a candidate in a round, and whether the candidate was not judged for it."""
+    """A Verifier's forecast for a candidate in a round; ``passed_over``: the candidate was not judged because of it."""
 
     round: int
     candidate: str
@@ -40,25 +40,25 @@ class Forecast(Record):
 
     @property
     def fails(self) -> bool:
-        """Whether it said so with confidence."""
+        """Whether it predicts a failure with confidence."""
         return self.outcome != "passes" and self.confidence >= CONFIDENT
 
 
 class Past(NamedTuple):
-    """A forecast held against the verdict on the same candidate; ``failed`` is None where there is none."""
+    """A forecast and the verdict on the same candidate; ``failed`` is None without a verdict."""
 
     foreseen: bool
     failed: bool | None
 
 
 class TrackRecord(Record):
-    """How right a Verifier was in a run.
+    """How often a Verifier was right in a run.
 
     Attributes:
-        judged: forecasts with a verdict. ``passed_over``: those without one for what was forecast.
-        precision: of the failures foreseen, the share that failed; None while none was judged.
-        precision_low: Wilson's lower bound of it, one-sided at 90%.
-        recall: of the failures, the share that was foreseen; None while nothing failed.
+        judged: number of forecasts with a verdict. ``passed_over``: number of candidates not judged because of one.
+        precision: share of the foreseen failures that failed; None while none was judged.
+        precision_low: Wilson's lower bound of the precision, one-sided at 90%.
+        recall: share of the failures that was foreseen; None while nothing failed.
     """
 
     judged: int
@@ -75,7 +75,7 @@ class Verifier(Protocol):
     name: str
 
     def predict(self, context: StepContext, candidate: Candidate) -> Prediction | None:
-        """How the candidate will fare; None where there is no answer that can be used."""
+        """The predicted outcome for a candidate; None if there is no usable answer."""
         ...
 
 
@@ -85,7 +85,7 @@ class ModelVerifier(ModelRole):
     role = "verifier"
 
     def predict(self, context: StepContext, candidate: Candidate) -> Prediction | None:
-        """How the candidate will fare; None where there is no answer that can be used."""
+        """The predicted outcome for a candidate; None if there is no usable answer."""
         try:
             prediction: Prediction = self._ask(
                 context,
@@ -100,9 +100,9 @@ class ModelVerifier(ModelRole):
 
 
 def foretold(status: Status) -> bool | None:
-    """Whether a verdict is a failure of the kinds that are predicted; None where it speaks neither for nor against.
+    """Whether a verdict is a failure of the predicted kinds; None if it counts neither for nor against a forecast.
 
-    What could not be checked was neither right nor wrong, and a refusal for cheating is no defect.
+    A candidate that could not be checked was neither right nor wrong, and a refusal for cheating is not such a failure.
     """
     if status is Status.PASSED:
         return False
@@ -122,7 +122,7 @@ _FAILURES = frozenset(
 
 
 def track_record(past: Sequence[Past]) -> TrackRecord:
-    """What forecasts were worth so far; the lower bound of the precision is Wilson's (1927)."""
+    """The track record of forecasts so far; the lower bound of the precision is Wilson's (1927)."""
     judged = [one for one in past if one.failed is not None]
     foreseen = [one for one in judged if one.foreseen]
     failed = [one for one in judged if one.failed]
@@ -152,7 +152,7 @@ def _wilson_low(right: int, of: int) -> float:
 
 
 def passes_over(prediction: Prediction, standing: Standing, candidate: Candidate) -> bool:
-    """Whether a candidate is not judged for what was predicted of it."""
+    """Whether a candidate is not judged because of its prediction."""
     if standing != "believed" or prediction.outcome == "passes" or prediction.confidence < CONFIDENT:
         return False
     return int(sha256_text(candidate.sha256)[:8], 16) % JUDGED_NEVERTHELESS != 0

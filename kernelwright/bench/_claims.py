@@ -1,4 +1,4 @@
-"""The report of what KernelBench's own evaluation said of a run: nothing of it was judged here."""
+"""The report of the results of KernelBench's own evaluation of a run. Nothing in it was judged here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def report_of_claims(
 ) -> BenchReport:
     """All figures of a run whose level is known, against each baseline.
 
-    The first column is computed as KernelBench's scripts do, from the first sample of each problem; the second one
+    The first column is computed as KernelBench's scripts do, from the first sample of each problem. The second column
     counts all samples, and has 95% intervals over problems.
 
     Args:
         times: milliseconds by problem number, by the baseline's name; at least one.
-        numbers: of the problems that were asked about; at least one. ``whence``: how they are known, in words.
+        numbers: numbers of the problems asked about; at least one. ``whence``: their source, in words.
     """
     assert run.level is not None
     level = run.level
@@ -42,7 +42,7 @@ def report_of_claims(
 
 
 def _left_out(baseline: str, own: KernelBenchFigures) -> str:
-    """Where the mean is another one than KernelBench's script prints, and why; empty where it is the same."""
+    """A note on how the mean differs from that of KernelBench's script, and why; empty if it does not."""
     if not own.untimed:
         return ""
     theirs = "end with an error" if own.their_geometric_mean is None else f"give {own.their_geometric_mean:.4g}"

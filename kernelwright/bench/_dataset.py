@@ -1,4 +1,4 @@
-"""A bench as a dataset: rows in JSONL or parquet, and a card that says what they are and how they were made."""
+"""Writes a bench as a dataset: rows in JSONL or parquet, and a card that describes them and their origin."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _COLUMNS = {
     "device": "what it was judged on",
     "claimed": "what somebody else's evaluation had said of it, as JSON; none where nobody had",
 }
-_SIZES = {"n<1K": 1e3, "1K<n<10K": 1e4, "10K<n<100K": 1e5, "100K<n<1M": 1e6}  # words of the hub
+_SIZES = {"n<1K": 1e3, "1K<n<10K": 1e4, "10K<n<100K": 1e5, "100K<n<1M": 1e6}  # size categories of the hub
 _WHOLE = ("level", "number", "sample")
 _TRUTHS = ("correct", "kernelbench_correct")
 _NUMBERS = ("latency_ms", "own_kernel_share")
 
 
 def write_dataset(folder: Path, bench: StoredBench, name: str, form: Literal["jsonl", "parquet"]) -> list[Path]:
-    """Write a bench's rows and a card into a folder, which is made where it is missing; returns the files.
+    """Write a bench's rows and a card into a folder, made if it is missing. Return the files.
 
     Raises:
         MissingToolError: parquet is asked for, and pyarrow is not installed.
@@ -83,7 +83,7 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]], bench: StoredBench) -
 
 
 def _schema(pyarrow: Any, bench: StoredBench) -> pyarrow.Schema:
-    """The same columns and types whatever the rows hold: a column of nothing but None has its type as well."""
+    """The schema of the rows, independent of their content: a column of only None has its type too."""
 
     def kind(column: str) -> Any:
         if column in _WHOLE:
@@ -100,7 +100,7 @@ def _schema(pyarrow: Any, bench: StoredBench) -> pyarrow.Schema:
 
 
 def _card(bench: StoredBench, name: str, file: str, count: int) -> str:
-    """A dataset card as the Hugging Face hub reads it: its head in YAML, then what there is to know."""
+    """A dataset card as the Hugging Face hub reads it: a head in YAML, then the text."""
     size = next((label for label, most in _SIZES.items() if count < most), "n>1M")
     machine = [
         f"- {key}: {value}"

@@ -1,4 +1,4 @@
-"""Benches from and to the files of others: KernelBench's run folders, baselines and leaderboard, and tables of rows."""
+"""Converts benches from and to KernelBench's run folders, baselines and leaderboard, and tables of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANDIDATE_ROLE = "candidate"
 
 
 class Imported(NamedTuple):
-    """What a run folder holds, as a bench has it; ``left_out``: problems that cannot be read, and why."""
+    """The problems and samples of an import; ``left_out``: problems that cannot be read, and why."""
 
     problems: Sequence[Problem]
     samples: Sequence[Sample]
@@ -38,21 +38,21 @@ def unreadable_in(problems: Sequence[Problem]) -> tuple[UnreadableProblem, ...]:
 
 
 def left_out(problem: str, samples: int, why: str) -> str:
-    """Says that the samples of a problem are left out."""
+    """A line that says that the samples of a problem are left out."""
     return f"{samples} sample{'s' * (samples != 1)} of {problem}: {why}"
 
 
 def samples_of_run(run: KernelBenchRun, problems: Sequence[Problem], backend: Backend) -> Imported:
     """The kernels and entries of a run folder as samples of the problems of its level.
 
-    A sample that has an entry and no kernel stays one without a candidate. Samples of problems that cannot be read are
-    left out.
+    A sample with an entry and no kernel becomes a sample without a candidate. Samples of problems that cannot be read
+    are left out.
 
     Args:
-        problems: of the level, which are known by their numbers there.
+        problems: problems of the level, found by their numbers.
 
     Raises:
-        UsageError: the run has a problem that ``problems`` lack, or none that can be read.
+        UsageError: the run has a problem that is not in ``problems``, or none that can be read.
     """
     from kernelwright.campaign import language_of
 
@@ -93,10 +93,10 @@ def samples_of_run(run: KernelBenchRun, problems: Sequence[Problem], backend: Ba
 
 
 def claims_of_bench(bench: StoredBench) -> KernelBenchRun:
-    """What another evaluation said of the samples of an imported bench, as the run folder that it came from.
+    """The results of another evaluation that came with an imported bench, as a run folder.
 
     Raises:
-        UsageError: nobody has said anything of it, or it is of no single level of KernelBench's.
+        UsageError: no such results came with it, or they are not of a single level of KernelBench.
     """
     claimed = {
         Slot(int(judged.problem.number or 0), judged.sample.number): judged.sample.claimed
@@ -105,22 +105,22 @@ def claims_of_bench(bench: StoredBench) -> KernelBenchRun:
     }
     if not claimed:
         raise UsageError(
-            "no evaluation of somebody else's came with this bench",
-            hint="leave --baseline out for what was judged here",
+            "no results of another evaluation came with this bench",
+            hint="leave --baseline out to see what was judged here",
         )
     _require_numbers(bench)
     if len({problem.level for problem in bench.problems}) > 1:
-        raise UsageError("what came with this bench is of several levels", hint="import one level at a time")
+        raise UsageError("results that came with this bench are of several levels", hint="import one level at a time")
     return KernelBenchRun(bench.problems[0].level, {}, claimed)
 
 
 def runs_of_bench(store: Store, bench: StoredBench) -> dict[int, KernelBenchRun]:
     """A bench as KernelBench's run folders, one for each level.
 
-    What was judged has an entry of that verdict; what was not has the entry that came with it, unchanged.
+    A sample that was judged has an entry for its verdict. Other samples keep the entry that came with them, unchanged.
 
     Raises:
-        UsageError: a problem has no number, by which KernelBench names kernels, or is in other sizes than its file's.
+        UsageError: a problem has no number (KernelBench names kernels by it), or other sizes than its file.
     """
     _require_numbers(bench)
     found: dict[int, tuple[dict[Slot, str], dict[Slot, Mapping[str, Any]]]] = {}
@@ -136,14 +136,14 @@ def runs_of_bench(store: Store, bench: StoredBench) -> dict[int, KernelBenchRun]
 
 
 def _as_set(candidate: Candidate) -> str:
-    """A candidate's file with its knobs in place: what others know a kernel by."""
+    """A candidate's file with its knobs set, as other tools need it."""
     from kernelwright.inline import apply_knobs
 
     return apply_knobs(candidate.source, candidate.knobs) if candidate.knobs else candidate.source
 
 
 def entry_of(store: Store, judged: JudgedSample) -> Mapping[str, Any] | None:
-    """A sample's entry of ``eval_results.json``, times in milliseconds; None where nobody judged it."""
+    """A sample's entry of ``eval_results.json``, times in milliseconds; None if nobody judged it."""
     verdict = judged.verdict
     if judged.evaluation is None or verdict is None:
         if judged.sample.claimed is not None:
@@ -183,7 +183,7 @@ def _entry(
 
 
 def runtime_stats(windows: Sequence[TimingSample], environment: Environment) -> dict[str, Any]:
-    """KernelBench's statistics of a time, in milliseconds, over windows of calls: mean, deviation, least and most.
+    """KernelBench's timing statistics in milliseconds over windows of calls: mean, deviation, minimum, maximum.
 
     Raises:
         ValueError: there are no windows.
@@ -203,13 +203,13 @@ def runtime_stats(windows: Sequence[TimingSample], environment: Environment) -> 
 
 
 def baselines_json(store: Store, bench: StoredBench) -> dict[str, dict[str, dict[str, Any]]]:
-    """Times of the baselines that a bench was timed against: by baseline, then ``level1``, then the problem's file.
+    """The times of a bench's baselines: by baseline, then by level (``level1``), then by the problem's file.
 
-    Each is what KernelBench's ``results/timing/HARDWARE/NAME.json`` holds. Of several samples of a problem, the windows
-    of all count.
+    The entry of a baseline has the form of KernelBench's ``results/timing/HARDWARE/NAME.json``. If a problem has
+    several samples, the windows of all of them count.
 
     Raises:
-        UsageError: nothing was timed, or a problem is in other sizes than its file's.
+        UsageError: nothing was timed, or a problem has other sizes than its file.
     """
     _require_own_sizes(bench)
     _require_one_name_each(bench, _file_name)
@@ -234,19 +234,19 @@ def baselines_json(store: Store, bench: StoredBench) -> dict[str, dict[str, dict
 
 
 def _file_name(problem: Problem) -> str:
-    """What KernelBench calls a problem's file: as it is called, where it has one."""
+    """KernelBench's name for a problem's file; the name of the real file if there is one."""
     if problem.path is not None:
         return Path(problem.path).name
     return problem.name + ".py" if problem.number is None else f"{problem.number}_{problem.name}.py"
 
 
 def submission_json(bench: StoredBench, display_name: str, organization: str = "", notes: str = "") -> dict[str, Any]:
-    """What KernelBench's leaderboard takes: one kernel for each problem, by level and number.
+    """A submission to KernelBench's leaderboard: one kernel for each problem, by level and number.
 
-    Of several samples the fastest that passed is sent, else the first; a problem without a kernel is left out.
+    Of several samples, the fastest that passed is taken, else the first. A problem without a kernel is left out.
 
     Raises:
-        UsageError: a problem has no number, or is in other sizes than its file's.
+        UsageError: a problem has no number, or other sizes than its file.
     """
     _require_numbers(bench)
     kernels = {}
@@ -272,7 +272,7 @@ def _merit(found: JudgedSample) -> tuple[bool, float, int]:
 
 
 def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
-    """A flat row for each sample: what it is, what was said of it, and by whom; None where that is not known."""
+    """Yield a flat row for each sample with its kernel, its verdict and its claims; None for unknown values."""
     for found in bench.samples:
         candidate, verdict = found.sample.candidate, found.verdict
         timing = None if verdict is None else verdict.timing
@@ -309,12 +309,12 @@ def rows_of_bench(bench: StoredBench) -> Iterable[dict[str, Any]]:
 
 
 def _require_own_sizes(bench: StoredBench) -> None:
-    """Refuse problems in other sizes and variants: those files know a problem by its number or file, and would take its
-    times for those of the sizes that stand there."""
+    """Refuse problems in other sizes and variants. KernelBench's files know a problem only by its number or file name,
+    so the times would be taken for those of the sizes in that file."""
     changed = next((problem.id for problem in bench.problems if VARIANT_MARK in problem.id), None)
     if changed is not None:
         raise UsageError(
-            f"{changed} is in other sizes than its file's first ones, which KernelBench has no place for",
+            f"{changed} has other sizes than its file's first ones, and KernelBench's files cannot say so",
             hint="use --format jsonl, which keeps them, or a bench in the problems' own sizes",
         )
 
@@ -323,14 +323,14 @@ def _require_numbers(bench: StoredBench) -> None:
     unnumbered = next((problem.id for problem in bench.problems if problem.number is None), None)
     if unnumbered is not None:
         raise UsageError(
-            f"{unnumbered} has no number, by which KernelBench knows problems", hint="use --format jsonl for this bench"
+            f"{unnumbered} has no number; KernelBench names problems by it", hint="use --format jsonl for this bench"
         )
     _require_own_sizes(bench)
     _require_one_name_each(bench, lambda problem: str(problem.number))
 
 
 def _require_one_name_each(bench: StoredBench, name: Callable[[Problem], str]) -> None:
-    """Refuse problems that would be one there: variants or sizes of one file, or those of several suites."""
+    """Refuse problems that KernelBench cannot tell apart: variants or sizes of one file, or from several suites."""
     seen: dict[tuple[int, str], str] = {}
     for problem in bench.problems:
         other = seen.setdefault((problem.level, name(problem)), problem.id)
@@ -341,7 +341,7 @@ def _require_one_name_each(bench: StoredBench, name: Callable[[Problem], str]) -
 
 
 def reference_samples(problems: Sequence[Problem], backend: Backend) -> list[Sample]:
-    """Each problem's reference as a control in its own place."""
+    """A sample for each problem in which its reference takes the place of a kernel, as a control."""
     return [
         Sample(
             problem=problem.id,

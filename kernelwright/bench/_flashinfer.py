@@ -1,7 +1,7 @@
-"""A bench over a FlashInfer-Trace dataset, as solutions and traces of that dataset.
+"""Writes a bench over a FlashInfer-Trace dataset as solutions and traces of that dataset.
 
 FlashInfer-Bench: https://bench.flashinfer.ai/docs/flashinfer-trace. A solution is a Python file with a function
-``run`` that takes the definition's inputs by name; a trace is one line of what came of it on one workload.
+``run`` that takes the definition's inputs by name. A trace is one line with its result on one workload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, Problem, Status
 
 ENTRY = "main.py"
-# What it has no word for is an error at run time there, with the status and the reason in its log.
+# Other statuses become a runtime error in the dataset, with the status and the reason in its log.
 _STATUSES = frozenset(
     {
         Status.PASSED,
@@ -42,14 +42,14 @@ def run({names}):
 
 
 def write_flashinfer(folder: Path, bench: StoredBench, name: str) -> list[Path]:
-    """Write solutions and traces into a dataset's folder, beside those that it has; returns the files.
+    """Write solutions and traces into a dataset's folder, besides those that it has. Return the files.
 
     A trace is of the workload that was timed. Samples that were not judged, or that passed without a time, have a
-    solution and no trace. Its errors are not in the units that the dataset has, so that they stand as NaN, and ours
-    beside them.
+    solution and no trace. Our errors are not in the dataset's units. So the dataset's error fields are NaN, and our
+    errors stand beside them.
 
     Raises:
-        UsageError: a problem is no definition of such a dataset, or the folder cannot be written.
+        UsageError: a problem is not a definition of such a dataset, or the folder cannot be written.
     """
     from kernelwright.files import write_for_user
 
@@ -83,10 +83,10 @@ def write_flashinfer(folder: Path, bench: StoredBench, name: str) -> list[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The traces that a dataset has already.
+    """The traces that a file has already.
 
     Raises:
-        UsageError: the file cannot be read, or a line of it is no trace.
+        UsageError: the file cannot be read, or a line of it is not a trace.
     """
     if not path.exists():
         return []
@@ -125,7 +125,7 @@ def _with_run(candidate: Candidate, problem: Problem) -> str:
 
 
 def forward_arguments(problem: Problem) -> list[str]:
-    """The names of what a definition's reference takes."""
+    """The names of the arguments of a definition's reference."""
     model = next(n for n in ast.parse(problem.source).body if isinstance(n, ast.ClassDef) and n.name == "Model")
     forward = next(n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
     return [argument.arg for argument in forward.args.args[1:]]

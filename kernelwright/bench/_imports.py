@@ -1,7 +1,7 @@
-"""Benches from files of others and from our own rows: a leaderboard's submission, rows, FlashInfer-Trace's solutions.
+"""Imports benches from submissions to KernelBench's leaderboard, our own rows, and solutions of FlashInfer-Trace.
 
-KernelBench's run folders are read by ``_kernelbench``. Whatever a file says of its kernels' worth is not believed; what
-is imported is judged by ``bench evaluate``.
+``_kernelbench`` reads KernelBench's run folders. Results that a file claims are not trusted: ``bench evaluate`` judges
+imported kernels.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ModelNew(torch.nn.Module):
 
 
 def form_of(path: Path) -> Form:
-    """What a file or a folder holds, by its name and by what lies in it; a run folder where nothing says otherwise."""
+    """The form of a file or a folder, by its name and its content; by default a run folder of KernelBench."""
     if path.suffix in (".jsonl", ".parquet") or any((path / name).is_file() for name in _ROWS):
         return "rows"
     if path.suffix == ".json":
@@ -49,13 +49,13 @@ def form_of(path: Path) -> Form:
 
 
 def samples_of_submission(path: Path, level: Callable[[int], Sequence[Problem]], backend: Backend) -> Imported:
-    """The kernels of a submission to KernelBench's leaderboard, of all its levels.
+    """The kernels of all levels in a submission to KernelBench's leaderboard.
 
     Args:
-        level: the problems of a level.
+        level: returns the problems of a level.
 
     Raises:
-        UsageError: it is no submission, or names a problem that its level lacks.
+        UsageError: the file is not a submission, or names a problem that its level lacks.
     """
     data = _json(_text(path), str(path))
     kernels = data.get("kernels") if isinstance(data, dict) else None
@@ -81,15 +81,15 @@ def samples_of_submission(path: Path, level: Callable[[int], Sequence[Problem]],
 
 
 def samples_of_rows(path: Path, find: Callable[[str], Problem], backend: Backend) -> Imported:
-    """The kernels of rows as ``bench export --format jsonl`` and ``parquet`` write them: a file, or its folder.
+    """The kernels in rows that ``bench export --format jsonl`` or ``parquet`` wrote, from a file or its folder.
 
     Rows about a problem whose file breaks the contract are left out.
 
     Args:
-        find: the problem of an id.
+        find: returns the problem of an id.
 
     Raises:
-        UsageError: a row lacks what names a sample, is there twice, or is about another text of its problem.
+        UsageError: a row does not name its sample, is there twice, or is about another text of its problem.
         MissingToolError: the rows are parquet, and pyarrow is not installed.
     """
     problems: dict[str, Problem] = {}
@@ -134,15 +134,16 @@ def samples_of_rows(path: Path, find: Callable[[str], Problem], backend: Backend
 
 
 def samples_of_solutions(folder: Path, problems: Sequence[Problem], backend: Backend) -> Imported:
-    """The solutions of a FlashInfer-Trace dataset, those of each definition numbered in the order of their files.
+    """The solutions of a FlashInfer-Trace dataset. Those of each definition are numbered in the order of their files.
 
-    One that is no single Python file with a function that returns its outputs has a sample without a candidate.
+    A solution that is not a single Python file with a function that returns its outputs becomes a sample without a
+    candidate.
 
     Args:
         problems: the dataset's definitions.
 
     Raises:
-        UsageError: it has no solution to any of them.
+        UsageError: the dataset has no solution to any of them.
     """
     by_name = {problem.name: problem for problem in problems}
     broken = {file.id.rpartition("/")[2]: file for file in unreadable_in(problems)}
@@ -169,7 +170,7 @@ def samples_of_solutions(folder: Path, problems: Sequence[Problem], backend: Bac
 
 
 def _as_module(solution: Mapping[str, Any], problem: Problem) -> tuple[str, str]:
-    """A solution as a candidate's file; or empty, and why it cannot be one."""
+    """A solution as a candidate's file, and an empty reason; or an empty file, and why it cannot be one."""
     spec, sources = solution.get("spec"), solution.get("sources")
     if not isinstance(spec, dict) or not isinstance(sources, list) or len(sources) != 1:
         return "", "it is not one file"

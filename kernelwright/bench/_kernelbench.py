@@ -1,8 +1,8 @@
 """KernelBench's files: a run's folder of kernels with ``eval_results.json``, and the times of baselines.
 
-KernelBench: A. Ouyang et al., "KernelBench: Can LLMs write efficient GPU kernels?" (arXiv 2502.10517). What its own
-evaluation wrote is kept as it is, entry by entry, so that what is written again equals what was read; only NaN becomes
-what its scripts write where nothing was timed, see :func:`writable`.
+KernelBench: A. Ouyang et al., "KernelBench: Can LLMs write efficient GPU kernels?" (arXiv 2502.10517). The entries of
+its own evaluation are kept unchanged, so that files written again equal the files that were read. Only NaN is replaced
+by the values that its scripts write for missing times, see :func:`writable`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NUMBERED = re.compile(r"(\d+)_")
 _MOST_SAMPLES = 1_000_000
 _MAX_BYTES = 256_000_000
 _MAX_KERNEL_BYTES = 8_000_000
-_THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)  # of its scripts/benchmark_eval_analysis.py
+_THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)  # from its scripts/benchmark_eval_analysis.py
 
 
 class Slot(NamedTuple):
-    """Which sample of which problem."""
+    """The numbers of a problem and of one of its samples."""
 
     problem: int
     sample: int
@@ -42,9 +42,9 @@ class KernelBenchRun(NamedTuple):
     """A run's folder.
 
     Attributes:
-        level: of its problems; None where neither a kernel's name nor anybody else says.
+        level: level of its problems; None if unknown.
         kernels: source by slot.
-        entries: of ``eval_results.json``, by slot, each as it was read.
+        entries: entries of ``eval_results.json`` by slot, each as it was read.
     """
 
     level: int | None
@@ -52,7 +52,7 @@ class KernelBenchRun(NamedTuple):
     entries: Mapping[Slot, Mapping[str, Any]]
 
     def outcomes(self, baselines: Mapping[str, Mapping[int, float]], level: int) -> list[Outcome]:
-        """What KernelBench's evaluation said of each sample.
+        """The outcome of each sample by KernelBench's evaluation.
 
         Args:
             baselines: milliseconds by the baseline's name and the problem's number.
@@ -74,15 +74,15 @@ class KernelBenchRun(NamedTuple):
 
 
 class KernelBenchFigures(Record):
-    """What KernelBench's own analysis prints of a run and one baseline; only samples with number 0 count there.
+    """The figures that KernelBench's own analysis prints for a run and a baseline. Only samples with number 0 count.
 
     Attributes:
-        problems: of the level. ``compiled`` and ``correct``: how many of them.
-        aligned: problems of which the baseline's time is known, over which fast_p is taken. ``aligned_correct``: how
-            many of them are correct. ``untimed``: how many of these have no time.
-        geometric_mean: of the speedups of the correct ones that have a time; 0 where there is none.
-        their_geometric_mean: what KernelBench's script makes of it, which divides by whatever stands there as a time:
-            by -1, by NaN. None where it ends with an error (a time that is no number).
+        problems: number of problems of the level. ``compiled`` and ``correct``: how many of them are that.
+        aligned: number of problems with a known time of the baseline; fast_p is over these. ``aligned_correct``: how
+            many of them are correct. ``untimed``: how many of the correct ones have no time.
+        geometric_mean: of the speedups of the correct problems with a time; 0 if there are none.
+        their_geometric_mean: the mean that KernelBench's script computes. It divides by any stored time, even by -1 or
+            NaN. None if the script ends with an error (a time that is not a number).
         fast_p: by p.
     """
 
@@ -98,15 +98,15 @@ class KernelBenchFigures(Record):
 
 
 def problem_name(number: int) -> str:
-    """What a problem is called of which only the number is known."""
+    """The name of a problem of which only the number is known."""
     return f"problem {number}"
 
 
 def read_run(folder: Path) -> KernelBenchRun:
-    """A run's folder: kernels, results, or both.
+    """Read a run's folder with kernels, results, or both.
 
     Raises:
-        UsageError: it is no such folder, holds kernels of several levels, or a file in it cannot be read.
+        UsageError: there is no such folder, it holds no run or kernels of several levels, or a file cannot be read.
     """
     if not folder.is_dir():
         raise UsageError(f"no such folder: {folder}", hint="give the folder of a KernelBench run")
@@ -128,11 +128,11 @@ def read_run(folder: Path) -> KernelBenchRun:
 
 
 def write_run(folder: Path, run: KernelBenchRun) -> None:
-    """Write kernels and results into a folder, which is made where it is missing; what is no run's stays.
+    """Write kernels and results into a folder, made if it is missing. Other kinds of files in it stay.
 
     Raises:
-        UsageError: kernels have no level, the folder cannot be written, or it has kernels or results that are not of
-            this run, and would be taken for its own.
+        UsageError: the level of the kernels is unknown, the folder cannot be written, or it holds kernels or results
+            of another run, which would be taken for this one's.
     """
     others = _others_in(folder, run)
     if others:
@@ -157,7 +157,7 @@ def _kernel_file(level: int | None, slot: Slot) -> str:
 
 
 def _others_in(folder: Path, run: KernelBenchRun) -> list[str]:
-    """What lies in a folder of a run, and is not written anew with this one."""
+    """The kernel and result files in a folder that writing this run would not replace."""
     own = {_kernel_file(run.level, slot) for slot in run.kernels} | ({RESULTS} if run.entries else set())
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(name for name in names if (name == RESULTS or _KERNEL.fullmatch(name)) and name not in own)
@@ -190,7 +190,7 @@ def read_results(path: Path) -> dict[Slot, Mapping[str, Any]]:
 
 
 def results_json(entries: Mapping[Slot, Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """What an ``eval_results.json`` of these entries holds, by problem and sample in ascending order."""
+    """The content of an ``eval_results.json`` with these entries, by problem and sample in ascending order."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for slot, entry in sorted(entries.items(), key=lambda item: item[0]):
         found.setdefault(str(slot.problem), []).append(writable(entry))
@@ -198,10 +198,10 @@ def results_json(entries: Mapping[Slot, Mapping[str, Any]]) -> dict[str, list[Ma
 
 
 def writable(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An entry as KernelBench's scripts and every reader of JSON take it.
+    """An entry in a form that KernelBench's scripts and every JSON reader accept.
 
-    A runtime that is no number, or NaN, becomes -1, as these scripts write what was not timed: they divide by it. Every
-    other NaN and infinity, which JSON does not have, becomes null.
+    A runtime that is NaN or not a number becomes -1, the scripts' value for missing times, because they divide by it.
+    Every other NaN or infinity becomes null, because JSON has neither.
     """
     made: dict[str, Any] = _finite(entry)
     if "runtime" in made and (not isinstance(made["runtime"], (int, float)) or isinstance(made["runtime"], bool)):
@@ -210,7 +210,7 @@ def writable(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The same without NaN and infinities, as numbers and as the texts that the store keeps them as."""
+    """The value with None for NaN and infinities, both as numbers and as the texts by which the store keeps them."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -243,7 +243,7 @@ def kernelbench_figures(
 ) -> KernelBenchFigures:
     """The figures of KernelBench's ``benchmark_eval_analysis.py`` and ``score.py``.
 
-    Rates of compiled and correct problems are over all of the level, fast_p over those that the baseline has.
+    Rates of compiled and correct problems are over all of the level; fast_p is over those that the baseline has.
 
     Raises:
         ValueError: there are no problems.
@@ -271,21 +271,21 @@ def kernelbench_figures(
 
 
 def _result(entry: Mapping[str, Any], baseline_ms: float) -> Result:
-    """What fast_p counts there: a runtime of -1 makes a negative speedup, which is above no p, 0 among them."""
+    """The result that fast_p counts there. A runtime of -1 gives a negative speedup, above no p, not even 0."""
     runtime = _runtime(entry)
     counts = bool(entry.get("correctness")) and runtime is not None
     return Result(counts, baseline_ms / runtime if counts and runtime else None)
 
 
 def _their_ratio(baseline_ms: float, runtime: Any) -> float | None:
-    """A speedup as KernelBench's script divides it, whatever the time is; None where it cannot."""
+    """A speedup as KernelBench's script computes it from any stored time; None if that fails."""
     if not isinstance(runtime, (int, float)):
         return None
     return baseline_ms / runtime if runtime else math.inf
 
 
 def _their_mean(ratios: Sequence[float | None]) -> float | None:
-    """The root of their product, as KernelBench's script takes it: NaN where the product is negative."""
+    """The geometric mean as KernelBench's script computes it: NaN if the product is negative, None if it fails."""
     if not ratios:
         return 0.0
     known = [ratio for ratio in ratios if ratio is not None]
@@ -298,7 +298,7 @@ def _their_mean(ratios: Sequence[float | None]) -> float | None:
 
 
 def _runtime(entry: Mapping[str, Any]) -> float | None:
-    """Milliseconds; None where it was not timed, which is written as -1."""
+    """The runtime in milliseconds; None if it was not timed, which is written as -1."""
     runtime = entry.get("runtime")
     return float(runtime) if _is_time(runtime) else None
 

@@ -1,4 +1,4 @@
-"""What metrics are computed from: one sample of one problem, judged by whomever."""
+"""The input of metrics: the outcome of one sample of one problem, by any judge."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Outcome(NamedTuple):
 
     Attributes:
         problem: its name; the same for all samples of a problem.
-        level: of the problem. ``category``: of the problem.
+        level: level of the problem. ``category``: category of the problem.
         sample: number of the sample, from 0.
-        compiled: it was built, and ran. ``correct``: and is right.
-        speedups: time of a baseline over its time, by the baseline's name; those that are known.
-        own_share: of the time that it spends in kernels of its own, 0 to 1; None where nobody knows.
-        sol: its SOL score, 0 to 1; None where nobody knows.
-        status: what the judge called it.
+        compiled: whether it was built. ``correct``: whether it is right.
+        speedups: time of a baseline over its time, by the baseline's name, for known times.
+        own_share: share of its time that it spends in kernels of its own, 0 to 1; None if unknown.
+        sol: its SOL score, 0 to 1; None if unknown.
+        status: the judge's status for it.
     """
 
     problem: str

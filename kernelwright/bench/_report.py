@@ -30,13 +30,13 @@ class PlotOf(NamedTuple):
 
 
 class BenchReport(NamedTuple):
-    """What is told of a bench.
+    """The report of a bench.
 
     Attributes:
         lines: facts in words: what was judged, where, and what is missing.
         tables: in order.
         plots: in order.
-        data: the same as plain JSON.
+        data: all figures as plain JSON.
     """
 
     title: str
@@ -82,7 +82,7 @@ def report_of(bench: StoredBench, name: str) -> BenchReport:
 
 
 def plots_of(broken: Mapping[str, Breakdown], outcomes: Sequence[Outcome]) -> list[PlotOf]:
-    """fast_p over all baselines, the speedups over the first one, and how samples ended."""
+    """Plots of fast_p against all baselines, of the speedups over the first one, and of the samples' statuses."""
     first = next(iter(broken.values()))
     speedups: dict[str, float] = {}
     for one in outcomes:
@@ -98,7 +98,7 @@ def plots_of(broken: Mapping[str, Breakdown], outcomes: Sequence[Outcome]) -> li
 
 
 def _fast_p_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """The share of problems that are right and more than p times as fast as a baseline, over p, a line for each."""
+    """The share of problems that are right and more than p times as fast as a baseline, over p, a line each."""
     axis = speedup_axis([p for curve in curves.values() for p, _ in curve], 0, 1)
     lines = {}
     for baseline, curve in curves.items():
@@ -115,7 +115,7 @@ def markdown_of(report: BenchReport, plots: Mapping[str, str] | None = None) -> 
     """The report as Markdown.
 
     Args:
-        plots: where the files of plots lie, by their names; those of others are left out.
+        plots: paths of the plots' files, by the plots' names. Plots without a path are left out.
     """
     parts = [f"# {report.title}", "", *(f"{line}  " for line in report.lines)]
     shown = [f"![{plot.title}](<{plots[plot.name]}>)" for plot in report.plots if plots and plot.name in plots]
@@ -128,7 +128,7 @@ def markdown_of(report: BenchReport, plots: Mapping[str, str] | None = None) -> 
 
 
 def html_of(report: BenchReport) -> str:
-    """The report as one HTML page that needs nothing else."""
+    """The report as one HTML page that needs no other file."""
     body = [f"<h1>{escape(report.title)}</h1>", *(f"<p>{escape(line)}</p>" for line in report.lines)]
     body.append('<div class="plots">' + "".join(f"<figure>{plot.svg}</figure>" for plot in report.plots) + "</div>")
     for table in report.tables:
@@ -226,12 +226,12 @@ def _part(name: str, found: Summary) -> list[str]:
 
 
 def percent(share: float) -> str:
-    """A share in words."""
+    """A share as a percentage."""
     return f"{100 * share:.1f}%"
 
 
 def with_interval(found: Interval | None) -> str:
-    """An estimate in words."""
+    """An estimate with its interval, as text."""
     return "-" if found is None else f"{found.median:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 

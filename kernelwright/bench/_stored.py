@@ -1,4 +1,4 @@
-"""A bench as the store has it: its samples with the verdicts on them, and outcomes from which figures are computed."""
+"""A bench in the store: its samples with their verdicts, and the outcomes from which figures are computed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kernelwright.records import Environment, Problem, Stage, Verdict
 if TYPE_CHECKING:
     from kernelwright.store import RunRow, Sample, Store, StoredEvaluation
 
-NO_CANDIDATE = "NO_CANDIDATE"  # a sample in which nothing came that could be judged
+NO_CANDIDATE = "NO_CANDIDATE"  # status of a sample without a kernel that could be judged
 _BUILT = (Stage.COMPILED, Stage.CHECKED, Stage.TIMED, Stage.CONFIRMED)
 _SOL_BASELINE = "eager"
 
 
 class JudgedSample(NamedTuple):
-    """A sample, and what the referee last said of it; None where it was not judged."""
+    """A sample and its last evaluation by the referee; None if it was not judged."""
 
     problem: Problem
     sample: Sample
@@ -30,25 +30,25 @@ class JudgedSample(NamedTuple):
 
     @property
     def verdict(self) -> Verdict | None:
-        """The referee's answer."""
+        """The referee's verdict; None if it was not judged."""
         return None if self.evaluation is None else self.evaluation.verdict
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known what came of it here: it was judged, or nothing came that could be.
+        """Whether the sample's outcome is known here: it was judged, or it has no kernel.
 
-        Of a kernel that is not at hand, and of which somebody else's evaluation says something, nothing is known.
+        The outcome is not known if the kernel is missing, and only another evaluation claims something about it.
         """
         return self.evaluation is not None or (self.sample.candidate is None and self.sample.claimed is None)
 
     @property
     def was_built(self) -> bool:
-        """Whether it was built, whatever came of it."""
+        """Whether it was built, right or wrong."""
         return self.verdict is not None and self.verdict.stage in _BUILT
 
     @property
     def right_by_kernelbench(self) -> bool:
-        """Whether KernelBench's own rule would have called it correct; where it was never asked, what we say."""
+        """Whether KernelBench's own rule would call it correct. If the rule was not tried, our verdict counts."""
         verdict = self.verdict
         if verdict is None:
             return False
@@ -56,12 +56,12 @@ class JudgedSample(NamedTuple):
 
 
 class StoredBench(NamedTuple):
-    """All that is known of a bench in the environments in which its languages were judged.
+    """A bench with its verdicts from the environments in which its languages were judged.
 
     Attributes:
-        environments: where its samples were judged; empty where none was.
+        environments: where its samples were judged; empty if none was.
         samples: in the order of the problems, then by number.
-        baselines: those that it was timed against, in the order of its settings.
+        baselines: baselines that it was timed against, in the order of its settings.
     """
 
     run: RunRow
@@ -72,7 +72,7 @@ class StoredBench(NamedTuple):
 
     @property
     def finished(self) -> list[Problem]:
-        """The problems of which all samples are there and are over; a folder that was imported has all it ever had."""
+        """The problems whose samples are all there and over. An imported folder counts as having all its samples."""
         plan = plan_of(self.run)
         counts = Counter(found.problem.id for found in self.samples)
         open_ones = {found.problem.id for found in self.samples if not found.is_over and found.sample.candidate}
@@ -86,34 +86,34 @@ class StoredBench(NamedTuple):
 
     @property
     def asked(self) -> list[Asked]:
-        """The finished problems as figures name them."""
+        """The finished problems, as figures need them."""
         return [Asked(name=p.id, level=p.level, category=p.meta.category) for p in self.finished]
 
     @property
     def unjudged(self) -> int:
-        """Samples that are there and were not judged."""
+        """The number of samples that are there and were not judged."""
         return sum(not found.is_over for found in self.samples)
 
     @property
     def too_small(self) -> int:
-        """Samples that passed and whose time says nothing, since a call takes too little of it."""
+        """The number of samples that passed, but whose calls are too short to be timed."""
         return sum(found.verdict is not None and bool(found.verdict.too_small) for found in self.samples)
 
     @property
     def devices(self) -> str:
-        """What it was judged on, in words; empty where it was not."""
+        """The names of the devices that it was judged on; empty if it was not judged."""
         return ", ".join(dict.fromkeys(environment.device for environment in self.environments))
 
     def outcomes(self) -> list[Outcome]:
-        """What the referee said of each sample that is over."""
+        """The referee's outcome of each sample that is over."""
         return [_outcome(found) for found in self.samples if found.is_over]
 
     def outcomes_by_kernelbench(self) -> list[Outcome]:
-        """What KernelBench's own rule would have said. What the referee refused has no time, and so no speedup."""
+        """The outcomes by KernelBench's own rule. A sample that the referee refused has no time, and so no speedup."""
         return [_outcome(found)._replace(correct=found.right_by_kernelbench) for found in self.samples if found.is_over]
 
     def untried(self) -> int:
-        """Samples of finished problems that were refused, and of which the other rule was not asked."""
+        """The number of refused samples of finished problems on which KernelBench's rule was not tried."""
         finished = {problem.id for problem in self.finished}
         return sum(
             found.verdict is not None and not found.verdict.passed and found.verdict.as_kernelbench is None
@@ -122,7 +122,7 @@ class StoredBench(NamedTuple):
         )
 
     def caught(self) -> Mapping[str, int]:
-        """How many samples of finished problems that KernelBench's rule would have let pass ended with which status."""
+        """The refused samples of finished problems that KernelBench's rule would let pass: their number by status."""
         finished = {problem.id for problem in self.finished}
         statuses = [
             found.verdict.status.value
@@ -134,12 +134,12 @@ class StoredBench(NamedTuple):
 
 
 def load_bench(store: Store, run: RunRow, environment: str | None = None) -> StoredBench:
-    """A bench with its verdicts: of the environment that is named, else of that in which its language was judged last.
+    """A bench with its verdicts from the named environment, else from the one in which each language was judged last.
 
-    Of several verdicts on a sample the latest counts; what is quarantined does not.
+    Of several verdicts on a sample, the latest counts. Quarantined verdicts do not count.
 
     Args:
-        environment: its id, or the beginning of it.
+        environment: an environment's id, or the beginning of it.
 
     Raises:
         UsageError: nothing of the bench was judged there.
@@ -202,7 +202,7 @@ def _outcome(found: JudgedSample) -> Outcome:
 
 
 def _sol(verdict: Verdict) -> float | None:
-    """Its SOL score by the profile's distance to the roofline; None where one of them is not known."""
+    """The SOL score, from the profile's distance to the roofline; None if a time or the distance is not known."""
     timing, profile = None if verdict.too_small else verdict.timing, verdict.profile
     distance = 0.0 if profile is None else profile.metrics.get("distance_to_roofline", 0.0)
     baseline = None if timing is None else timing.speedup.get(_SOL_BASELINE)

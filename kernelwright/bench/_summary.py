@@ -1,7 +1,7 @@
 """The field's figures over many problems and samples, with bootstrap intervals.
 
-The rate of anything is over all problems that were asked about: one without a sample counts as not solved. Of several
-samples of a problem, the fastest correct one speaks for it, and with ``only_first`` the first one does, right or wrong.
+Rates are over all problems that were asked about. A problem without a sample counts as not solved. Of several samples
+of a problem, the fastest correct one counts; with ``only_first``, the first one counts, right or wrong.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ class Summary(Record):
     """Figures of a set of problems against one baseline.
 
     Attributes:
-        problems: how many were asked about. ``samples``: how many there are.
-        compile_rate: share of the samples that were built. ``sample_rate``: share of them that are correct.
-        correct_rate: share of the problems that have a correct sample.
-        pass_at_k: by k, the unbiased estimate, the mean over problems with at least k samples; a problem without any
-            has none that passes.
+        problems: number of problems asked about. ``samples``: number of samples.
+        compile_rate: share of samples that were built. ``sample_rate``: share of samples that are correct.
+        correct_rate: share of problems that have a correct sample.
+        pass_at_k: unbiased estimate by k, the mean over problems with at least k samples. A problem without samples
+            counts as 0.
         fast_p: by p, the share of problems that are correct and more than p times as fast as the baseline.
-        curve: the same at every speedup that occurs: pairs of p and of the share that is faster than p.
-        timed: problems whose speedup is known; what follows is over these.
+        curve: fast_p at every speedup that occurs, as pairs of p and the share.
+        timed: number of problems whose speedup is known; the next two figures are over these.
         geometric_mean: of their speedups. ``median``: of their speedups. ``low`` and ``high`` are a 95% interval over
-            problems, and equal to the estimate where there is one problem.
-        own_share: mean share of the time in own kernels, of the correct ones of which it is known. ``sol``: likewise.
-        statuses: how many samples ended with each.
+            problems, and equal the estimate if there is only one problem.
+        own_share: mean share of the time in own kernels, over correct problems where it is known. ``sol``: mean SOL
+            score, likewise.
+        statuses: number of samples by status.
     """
 
     problems: int
@@ -55,7 +56,7 @@ class Summary(Record):
 
 
 class Breakdown(Record):
-    """A summary of all problems, and of those of each level and of each category."""
+    """Summaries of all problems, of the problems of each level, and of those of each category."""
 
     baseline: str
     all: Summary
@@ -77,7 +78,7 @@ def break_down(
     """All figures against one baseline.
 
     Args:
-        outcomes: in any order; those of problems that nobody asked about are left out.
+        outcomes: in any order. Outcomes of problems that are not in ``asked`` are ignored.
         only_first: only the samples with number 0 count, as in KernelBench's own analysis.
 
     Raises:
@@ -135,7 +136,7 @@ def summarise(
 
 
 def _best(samples: Sequence[Outcome], baseline: str) -> Outcome | None:
-    """The fastest correct sample; one without a time where none has one."""
+    """The fastest correct sample, or the first correct one if none has a time; None if none is correct."""
     correct = [outcome for outcome in samples if outcome.correct]
     return max(correct, key=lambda outcome: (outcome.speedups.get(baseline, 0.0), -outcome.sample), default=None)
 
@@ -151,7 +152,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _passes(samples: Iterable[Sequence[Outcome]]) -> dict[int, float]:
-    """pass@k for k = 1, 2, 5, 10... up to the most samples that a problem has, and for these."""
+    """pass@k for k = 1, 2, 5, 10... up to the largest number of samples of a problem, and for that number."""
     counts = [(len(found), sum(outcome.correct for outcome in found)) for found in samples]
     most = max((count for count, _ in counts), default=0)
     found = {}

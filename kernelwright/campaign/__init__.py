@@ -1,4 +1,4 @@
-"""Many problems at once: order, budgets, stops, resumption; and the Python interface over them."""
+"""Runs over many problems: their order, budgets, stops and resumption. Also the Python interface to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has for given problems, read from the store for a comparison."""
+"""A run's results for given problems, read from the store for a comparison."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """What one run has for one problem.
+    """One run's result for one problem.
 
     Attributes:
-        done: whether the run is through with it; else this is the best of its search so far.
-        correct: whether there is a kernel that passed. ``untimed``: there is, and nobody measured its speedup.
-        speedup: over the baseline; None where there is no kernel, or no time.
-        confirmed: in fresh processes.
-        withdrawn: the winner was quarantined after the run.
+        done: whether the run has finished the problem. If not, this is the best result of its search so far.
+        correct: whether a kernel passed. ``untimed``: a kernel passed, but its speedup was not measured.
+        speedup: over the baseline; None without a kernel or without a time.
+        confirmed: whether the speedup was measured in fresh processes.
+        withdrawn: whether the winner was quarantined after the run.
     """
 
     row: RunResult
@@ -35,17 +35,17 @@ class Result(NamedTuple):
 
     @property
     def untimed(self) -> bool:
-        """Right, and without a time."""
+        """Whether the kernel is correct but has no time."""
         return self.correct and self.speedup is None
 
     @property
     def measured(self) -> Measured:
-        """As a mean counts it: no kernel leaves the reference as it is."""
+        """The speedup as a mean counts it. Without a kernel the reference stays, so the log is 0."""
         return Measured(0.0) if self.speedup is None else Measured.of(self.speedup)
 
 
 class Judged(NamedTuple):
-    """An evaluation, as far as a comparison looks at it; ``seconds`` are the referee's."""
+    """The fields of an evaluation that a comparison uses; ``seconds`` is the referee's time."""
 
     id: str
     problem: str
@@ -61,11 +61,11 @@ class Judged(NamedTuple):
 
 
 class RunData(NamedTuple):
-    """A run with its evaluations and its result for each of the common problems, in their order.
+    """A run with its evaluations and one result for each common problem, in the order of ``problems``.
 
     Attributes:
-        searched: evaluations of the search by problem, in their order.
-        confirmations: evaluations of all confirmations.
+        searched: evaluations of the search by problem, in the order in which they were made.
+        confirmations: all evaluations that are confirmations.
     """
 
     row: RunRow
@@ -76,7 +76,7 @@ class RunData(NamedTuple):
 
     @property
     def evaluations(self) -> int:
-        """Of the search."""
+        """The number of evaluations of the search."""
         return sum(len(judged) for judged in self.searched.values())
 
     @property
@@ -121,7 +121,7 @@ def _judged(row: dict[str, Any]) -> Judged:
 
 
 def read_run(store: Store, run: RunRow, problems: Sequence[str], baseline: str) -> RunData:
-    """What a run has for problems, by their speedup over a baseline."""
+    """Read a run's evaluations and results for some problems, with speedups over ``baseline``."""
     searched: dict[str, list[Judged]] = {problem: [] for problem in problems}
     confirmations: list[Judged] = []
     for judged in map(_judged, store.query(_JUDGED, [baseline, run.id])):
@@ -147,10 +147,10 @@ def _result(row: RunResult, kept: Sequence[Judged], best: Sequence[Judged | None
 
 
 def best_so_far(judged: Sequence[Judged], backend: Backend) -> list[Judged | None]:
-    """After each evaluation, that of the kernel of the greatest lower bound; None while none has passed.
+    """After each evaluation, the evaluation whose speedup has the greatest lower bound; None while none has passed.
 
-    A kernel that was judged several times counts by the last of them; one that was quarantined, or timed elsewhere than
-    kernels of ``backend`` are, not at all.
+    A kernel that was judged several times counts by its last evaluation. A kernel does not count if it was quarantined,
+    or if its backend is timed on another device than ``backend``.
     """
     latest: dict[str, Judged] = {}
     found: list[Judged | None] = []
@@ -169,7 +169,7 @@ def best_so_far(judged: Sequence[Judged], backend: Backend) -> list[Judged | Non
 
 
 def curve_of(data: RunData) -> tuple[float, ...]:
-    """The geometric mean of the best so far after 1, 2, 3... evaluations of each problem; without a kernel it is 1."""
+    """The geometric mean of the best speedups so far after 1, 2, 3... evaluations; a problem without a kernel has 1."""
     from kernelwright.evaluator import geometric_mean
 
     lines = [best_so_far(data.searched[problem], data.row.config.backend) for problem in data.problems]

@@ -1,4 +1,4 @@
-"""In what two runs differ besides how they search, and what makes their figures less than they seem."""
+"""Differences between two runs besides their search, and reasons to trust their figures less."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _PLACES = frozenset({"store", "cache_dir", "suite_dirs", "problems", "recipe", "search", "settings"})
 _BUDGETS = ("rounds", "max_minutes", "max_cost_usd", "max_tokens", "max_device_seconds")
-_UNEQUAL = 1.1  # ratio of the numbers of evaluations from which they are called unequal
+_UNEQUAL = 1.1  # numbers of evaluations with at least this ratio are called unequal
 _SHOWN = 5
 
 
 def differing_settings(a: RunConfig, b: RunConfig) -> dict[str, tuple[str, str]]:
-    """Settings that differ, both as text; places on this machine are left out, and the recipes, which stand above."""
+    """Settings that differ, both values as text. Paths of this machine and the recipes are left out."""
     values = [{**NAMES.recorded(config.settings), **config.model_dump(mode="json")} for config in (a, b)]
     names = sorted((set(values[0]) | set(values[1])) - _PLACES)
     pairs = {name: (_text(values[0].get(name)), _text(values[1].get(name))) for name in names}
@@ -36,7 +36,7 @@ def _text(value: Any) -> str:
 
 
 def warnings_of(store: Store, a: RunData, b: RunData) -> tuple[str, ...]:
-    """One sentence each."""
+    """The warnings about a comparison, one sentence each."""
     sides = {"A": a, "B": b}
     found = [warning for name, side in sides.items() for warning in _of_run(store, name, side)]
     found += _left_out(a, b)
@@ -53,7 +53,7 @@ def warnings_of(store: Store, a: RunData, b: RunData) -> tuple[str, ...]:
 
 
 def _of_run(store: Store, name: str, data: RunData) -> Iterator[str]:
-    """What is to be known of one run."""
+    """Warnings about one run."""
     if data.row.status != "finished":
         yield f"run {name} is {data.row.status}, not finished"
     counts: Mapping[str, Callable[[Result], bool]] = {
@@ -72,22 +72,22 @@ def _of_run(store: Store, name: str, data: RunData) -> Iterator[str]:
             yield f"in run {name}, {_problems(count)} {said}"
     reused = store.run_costs(data.row.id).reused_replies
     if reused:
-        yield f"run {name} found {reused} replies in the log, which earlier runs paid for: it would cost more anew"
+        yield f"run {name} reused {reused} replies that earlier runs paid for: a run without them would cost more"
 
 
 def _left_out(a: RunData, b: RunData) -> Iterator[str]:
-    """Problems of which nothing is compared."""
+    """Warnings about problems that are not compared."""
     ours, theirs = (set(side.row.config.problems) for side in (a, b))
     common = set(a.problems)
     for name, only in (("A", ours - theirs), ("B", theirs - ours)):
         if only:
             yield f"{_problems(len(only))} only in run {name}: left out"
     if changed := (ours & theirs) - common:
-        yield f"{_problems(len(changed))} with another reference in each run: left out"
+        yield f"{_problems(len(changed))} with different references in the two runs: left out"
 
 
 def _of_both(a: RunData, b: RunData) -> Iterator[str]:
-    """What the two were asked for differently, besides their recipes."""
+    """Warnings about settings and budgets that differ between the runs, besides their recipes."""
     one, other = a.row.config, b.row.config
     for what, name in (("coders", "coder"), ("backends", "backend"), ("sandboxes", "sandbox"), ("threads", "threads")):
         if (left := getattr(one, name)) != (right := getattr(other, name)):
@@ -118,7 +118,7 @@ def _layers(data: RunData) -> set[str]:
 
 
 def _environments(store: Store, a: RunData, b: RunData) -> Iterator[str]:
-    """What differs between the machines, by the environments of all verdicts."""
+    """A warning about differences between the machines, from the environments of all verdicts."""
     ours, theirs = _environments_of(store, a), _environments_of(store, b)
     if not ours or not theirs or {e.id for e in ours} == {e.id for e in theirs}:
         return

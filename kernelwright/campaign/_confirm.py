@@ -1,4 +1,4 @@
-"""What is published is the confirmation: fresh processes for the winner, and once for the runner-up."""
+"""The confirmation of a winner, which a run publishes: timing in fresh processes, if needed of the runner-up too."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kernelwright.agents import Attempt
 from kernelwright.errors import MachineError
 from kernelwright.records import Candidate, Evaluation
 
-CONFIRMATIONS = 2  # the winner, and the runner-up where the winner does not hold
-_LEVEL = 0.99  # of two kernels' times, what processes differ in by themselves: no reason to confirm the other one
+CONFIRMATIONS = 2  # the winner, and the runner-up if the winner does not hold
+_LEVEL = 0.99  # processes differ by 1% on their own, so a smaller lead is no reason to confirm the other kernel
 
 
 class Confirmation(NamedTuple):
-    """The chosen evaluation with its id; ``evaluation`` is None where nothing may be published."""
+    """The chosen evaluation with its id; ``evaluation`` is None if nothing may be published."""
 
     evaluation_id: str
     evaluation: Evaluation | None
@@ -28,25 +28,25 @@ def choose_winner(
     confirm: Callable[[Candidate, tuple[Candidate, ...]], tuple[str, Evaluation]],
     load: Callable[[str], Evaluation],
 ) -> Confirmation:
-    """Confirm the best attempt beside the runner-up, and that one as well where the best does not hold.
+    """Confirm the best attempt beside the runner-up. If the best does not hold, confirm the runner-up as well.
 
-    It does not hold where the confirmation refuses it, calls it no faster than the baseline, or finds it over 1% slower
-    than the runner-up in the same processes. In the last case a runner-up that is faster than the baseline as well is
-    what is published, else the better of both.
+    The best does not hold if its confirmation refuses it, finds it no faster than the baseline, or finds it over 1%
+    slower than the runner-up in the same processes. In the last case the runner-up is published if it is faster than
+    the baseline too. In the other cases the better of both is published.
 
-    What the search found to be slower than the baseline for sure is not confirmed: the search's figure stands.
+    A kernel that the search found to be surely slower than the baseline is not confirmed: the search's figure stands.
 
-    Kernels are timed beside those of their own language alone. One that was never timed is no runner-up.
+    Kernels are timed only beside kernels of their own language. A kernel that was never timed cannot be runner-up.
 
     Args:
         attempts: all rounds of the problem.
-        ranked: what passed and competes, the best first.
-        baseline: whose speedup decides.
+        ranked: attempts that passed and compete, the best first.
+        baseline: its speedup decides.
         confirm: confirms a candidate, timed beside others, and stores the result; returns its id and evaluation.
-        load: a stored evaluation by id, for attempts that carry no timing and so need no confirmation.
+        load: loads a stored evaluation by id, for attempts without a timing, which need no confirmation.
 
     Raises:
-        MachineError: the first confirmation could not be had.
+        MachineError: the machine failed during the first confirmation.
     """
     if not ranked:
         return Confirmation("", None, _why_nothing_passed(attempts))
@@ -62,7 +62,7 @@ def choose_winner(
         try:
             evaluation_id, evaluation = confirm(attempt.candidate, beside)
         except MachineError:
-            if confirmed:  # what was confirmed is not lost to a disturbance of the runner-up
+            if confirmed:  # a fault during the runner-up's confirmation must not lose the winner's
                 break
             raise
         if not evaluation.verdict.passed:
@@ -75,14 +75,14 @@ def choose_winner(
             break
     if not confirmed:
         return Confirmation("", None, f"the confirmation refused {'; '.join(refusals)}")
-    # Beside each other they are compared better than by two confirmations apart, the luckier of which would win.
+    # A comparison in the same processes is better than one of two confirmations, where the luckier kernel would win.
     beaten = len(confirmed) > 1 and _beaten(confirmed[0][2]) and confirmed[1][0] > 1.0
     _, evaluation_id, evaluation = confirmed[1] if beaten else max(confirmed, key=lambda entry: entry[0])
     return Confirmation(evaluation_id, evaluation, "")
 
 
 def _may_win(attempt: Attempt, baseline: str) -> bool:
-    """Whether the search leaves open that a kernel is faster than the baseline."""
+    """Whether a kernel may still be faster than the baseline, by the search's interval."""
     speedup = attempt.verdict.speedup(baseline)
     return speedup is None or speedup.high > 1.0
 
@@ -92,7 +92,7 @@ def _beside(attempt: Attempt, others: Sequence[Attempt]) -> tuple[Candidate, ...
 
 
 def _beaten(evaluation: Evaluation) -> bool:
-    """Whether a kernel that was timed beside it was surely faster, by more than processes differ."""
+    """Whether a rival in the same processes was surely faster, by more than processes differ on their own."""
     timing = evaluation.verdict.timing
     return timing is not None and any(ratio.high < _LEVEL for ratio in timing.rivals.values())
 

@@ -1,4 +1,4 @@
-"""The learned cost model as a run uses it: trained on what this store knew, on this machine, before the run began."""
+"""The learned cost model of a run, trained on the verdicts that this store held for this machine before it began."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kernelwright.records import Backend, Candidate, Problem
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-LATEST = 1000  # evaluations that are read: a second's work
-BASELINE = "eager"  # it runs in any case, since timed outputs are held against its own
+LATEST = 1000  # number of evaluations to read, which takes a second
+BASELINE = "eager"  # it always runs, since timed outputs are compared with its outputs
 
 
 class Costs(NamedTuple):
-    """What was learned of kernels by what is known before they are built, and once they are."""
+    """Two cost models: ``before`` uses what is known before a kernel is built, ``after`` also its machine code."""
 
     before: Learned
     after: Learned
 
     @property
     def use(self) -> CostModelUse:
-        """What a result says of it: of the model that orders what is built."""
+        """The summary for a result, of the model that orders settings before they are built."""
         learned = self.before
         return CostModelUse(
             used=learned.model is not None,
@@ -36,24 +36,24 @@ class Costs(NamedTuple):
         )
 
     def expected(self, problem: Problem, candidates: Sequence[Candidate]) -> list[float]:
-        """What candidates are expected to be worth before they are built; all the same without a model."""
+        """The expected log speedups of candidates before they are built; all equal without a model."""
         return _predicted(self.before, problem, candidates, {})
 
     def expected_built(
         self, problem: Problem, candidates: Sequence[Candidate], metrics: Mapping[str, Mapping[str, float]]
     ) -> list[float]:
-        """The same once figures of their machine code are known, by their hashes."""
+        """The expected log speedups of built candidates; ``metrics`` are figures of machine code by candidate hash."""
         return _predicted(self.after, problem, candidates, metrics)
 
 
 def learned_costs(store: Store, backend: Backend, environment: str, before: str) -> Costs:
-    """Learn from the verdicts of one environment that were recorded before an id, whichever run they are of."""
+    """Learn from all verdicts of one environment that were recorded before the id ``before``, in any run."""
     examples = _examples(store, backend, environment, before)
     return Costs(learn(examples, "before"), learn(examples, "after"))
 
 
 def _examples(store: Store, backend: Backend, environment: str, before: str) -> list[Example]:
-    """Timed kernels, each once: the mean of its measurements."""
+    """One example for each timed kernel, with the mean of its measurements."""
     rows = store.evaluations(
         environment=environment, control=False, passed=True, before=before, newest_first=True, limit=LATEST
     )

@@ -1,4 +1,4 @@
-"""What drives a run, of whatever kind: its store, its referee, its signals, and whom it tells of its progress."""
+"""The common part of everything that drives a run: store, referee, signals and progress events."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Driver:
 
     Args:
         settings: what to use.
-        store: where everything goes.
+        store: where results are kept.
         open_referee: makes the referee for settings; the local one by default.
-        tell: told every step of progress.
-        wait: how a run's watch waits for so many seconds before a model is asked again; it returns a reason to stop.
+        tell: called with every step of progress.
+        wait: waits on a run's watch for some seconds before a model is asked again; returns a reason to stop, or "".
         signals: let Ctrl-C and SIGTERM end the run after the work in flight (the command line does; a library user's
             own handlers are left alone).
     """
@@ -48,7 +48,7 @@ class Driver:
         self._signals = signals
 
     def _asked_to_stop(self, run_id: str, config: RunConfig, device_seconds: DeviceSeconds) -> str:
-        """Why the run is to stop after the work in flight: somebody said so, or the referee's time is used up."""
+        """The reason to stop after the work in flight: a user's request or a spent budget of referee time; or ""."""
         status = self._store.run_status(run_id)
         if status in {"cancelled", "paused"}:
             return status

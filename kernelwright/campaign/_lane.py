@@ -1,4 +1,4 @@
-"""Where a run's referee works: one judgement at a time, whoever asks, and no more sessions open than memory allows."""
+"""The single place where a run's referee works: one judgement at a time, and few sessions open to bound the memory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _COUNTED = ("judge", "as_kernelbench")
 
 
 class LaneSession(Session, Protocol):
-    """A session as a lane lends it: whatever is asked of it is done where the referee works."""
+    """A session that a lane lends. Its methods run in the thread where the referee works."""
 
     def close(self) -> None:
-        """Close it, if it is open; it is opened again when it is used."""
+        """Close the session if it is open. The next use opens it again."""
         ...
 
 
 class Lane:
-    """The one place from which a run's referee is used.
+    """The only user of a run's referee.
 
     Args:
-        referee: judges. Its maker closes it.
-        own_thread: work in a thread of its own, for callers in several threads; else in the caller's.
-        most_open: sessions that stay open.
-        archive_of: generators of inputs that a problem's candidates are checked on besides the fixed distributions.
+        referee: judges candidates. Its maker closes it.
+        own_thread: run the work in a thread of its own, for callers in several threads; else in the caller's thread.
+        most_open: number of sessions that stay open.
+        archive_of: a problem's input generators, which candidates are checked on besides the fixed distributions.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Lane:
         )
 
     def session(self, problem: Problem, backend: Backend, on_stage: Callable[[str], None]) -> LaneSession:
-        """A session on a problem, which is opened when it is first used."""
+        """A session on a problem. Its first use opens it."""
         return cast(LaneSession, _Lent(self, problem, backend, on_stage))
 
     def close(self) -> None:
@@ -61,21 +61,21 @@ class Lane:
             self._thread.shutdown()
 
     def abort(self) -> None:
-        """End what the referee is doing now; whoever waits for it gets an error."""
+        """End what the referee is doing now. Threads that wait for it get an error."""
         close = getattr(self._referee, "close", None)
         if self._thread is not None and close is not None:
             close()
 
     def do(self, work: Callable[[], T]) -> T:
-        """Do something where the referee works."""
+        """Call ``work`` in the thread where the referee works; returns its result."""
         return work() if self._thread is None else self._thread.submit(work).result()
 
     def opened(self, problem: Problem, backend: Backend, on_stage: Callable[[str], None], judges: int) -> Session:
-        """The session on a problem, in the lane; ``judges``: how many judgements are to follow."""
+        """The session on a problem, opened if needed; ``judges``: judgements to count. Call this in the lane."""
         return self._sessions.session(problem, backend, judges=judges, on_stage=on_stage)
 
     def forget(self, problem: Problem) -> None:
-        """Close the session on a problem, in the lane."""
+        """Close the session on a problem. Call it in the lane."""
         self._sessions.forget(problem.id)
 
 

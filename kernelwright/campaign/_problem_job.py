@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
     from kernelwright.store import Store
 
-TOO_SMALL = "too-small"  # the lint's rule for what takes too little time to be timed well, on a CPU
-_PASSED_OVER = ("verifier", "duplicate")  # those whose failures leave a candidate unjudged
+TOO_SMALL = "too-small"  # the lint's rule for problems that run too briefly to be timed well, on a CPU
+_PASSED_OVER = ("verifier", "duplicate")  # roles of failures that leave a candidate unjudged
 
 
 def _judged_by(
@@ -71,7 +71,7 @@ def _judged_by(
 
 @dataclass(frozen=True)
 class ProblemJob:
-    """The work on one problem. ``run`` gives its row; a resumed job goes on where the last one stopped."""
+    """The work on one problem. ``run`` returns its row. A resumed job continues where the last one stopped."""
 
     run_id: str
     problem: Problem
@@ -99,12 +99,12 @@ class ProblemJob:
         """Work on the problem until it is done.
 
         Returns:
-            The row, also where the problem's own fault ended it (state ``failed``).
+            The row. Its state is ``failed`` if a fault of the problem itself ended the work.
 
         Raises:
             Stopped: a stop was asked for; the problem stays ``running``.
-            Awaiting: replies are still to be written; it stays ``running``, too.
-            KernelwrightError: what concerns the whole run, such as a full disk or a broken sandbox.
+            Awaiting: replies are still to be written; the problem stays ``running``, too.
+            KernelwrightError: a fault that concerns the whole run, such as a full disk or a broken sandbox.
         """
         started = self.watch.seconds
         session = self.lane.session(self.problem, self.config.backend, self._stage)
@@ -146,7 +146,7 @@ class ProblemJob:
             problem=self.problem,
             coder=self.coder,
             judge=None if isinstance(self.judge, OfflineJudge) and self._many_lines else self.judge,
-            # Whoever reads the evidence and is no rule can make something of a profile.
+            # A profile helps a Judge that is a model, but not the rules of the offline Judge.
             evaluate=partial(_judged_by, session, explain=isinstance(self.judge, ModelRole)),
             ledger=ledger,
             bench=Workbench(session.call),
@@ -178,7 +178,7 @@ class ProblemJob:
 
     @property
     def _samples(self) -> int:
-        """Candidates of a round; a coder that needs no model makes one after the other."""
+        """The number of candidates in a round; it is 1 for a coder without a model."""
         return self.settings.recipe.samples if isinstance(self.coder, ModelRole) else 1
 
     @property
@@ -188,7 +188,7 @@ class ProblemJob:
 
     @property
     def _many_lines(self) -> bool:
-        """Whether more than one line of kernels is followed: the rules of the offline Judge are for one."""
+        """Whether the search follows several lines of kernels. The offline Judge's rules are for a single line."""
         return self._evolves or (isinstance(self.coder, ModelRole) and self.settings.recipe.branch_from == "own")
 
     def _strategy(self) -> Strategy:
@@ -206,7 +206,7 @@ class ProblemJob:
         return OneAtATime()
 
     def _finished(self, context: StepContext) -> str:
-        """Why there is nothing more to win on the problem; empty while there may be."""
+        """The reason to end the search because no more gain is likely; empty while more gain is possible."""
         if not (self._evolves or isinstance(self.coder, ModelRole)):
             return ""  # the offline Judge says itself when to stop
         share, enough = share_of_roofline(context), self.settings.recipe.speed_of_light
@@ -218,9 +218,9 @@ class ProblemJob:
         return ""
 
     def _lint(self, session: Session) -> Sequence[LintFinding]:
-        """Run the lint where it never ran on this problem: the tables name what it finds, the run goes on.
+        """Run the lint if it never ran on this problem. Tables show its findings; the run goes on in any case.
 
-        Nobody wrote the file of a captured module, so that a lint would tell nobody anything.
+        A captured module has no author who could use the findings, so it is not linted.
         """
         if self.problem.suite == CAPTURED:
             return ()
@@ -234,7 +234,7 @@ class ProblemJob:
             return ()
 
     def _not_worth_timing(self, findings: Sequence[LintFinding]) -> str:
-        """Why nobody need search on this variant, of all that a run was asked for; empty where it is worth it."""
+        """The reason to skip this variant in a run over every variant; empty if it is worth a search."""
         if not self.config.every_variant or self.problem.variant == 0 or self.config.backend != "cpp":
             return ""
         return next((finding.message for finding in findings if finding.rule == TOO_SMALL), "")
@@ -341,7 +341,7 @@ class ProblemJob:
             self._emit("note", text=f"noted after round {state['round']}: {said}")
 
     def _passed_over(self, state: StepState) -> bool:
-        """Whether the last thing that the judging node did was to leave a candidate alone, which is told once."""
+        """Whether the judging node just left a candidate unjudged. True only once for each such failure."""
         last = state["failures"][-1] if state["failures"] else None
         place = (self.problem.id, -1, len(state["failures"]))
         if last is None or last["role"] not in _PASSED_OVER or last["round"] != state["round"] or place in self.told:
@@ -354,7 +354,7 @@ class ProblemJob:
 
 
 def _race_summary(ledger: StoreLedger, attempt: AttemptState) -> str:
-    """What came of judging a known kernel once more."""
+    """The outcome of judging a known kernel again, in words."""
     verdict = ledger.evaluation(attempt["evaluation"]).verdict
     name = f"kernel {verdict.candidate[:12]}"
     if not verdict.passed:
@@ -368,7 +368,7 @@ def _race_summary(ledger: StoreLedger, attempt: AttemptState) -> str:
 
 
 def _why_nothing(state: StepState) -> str:
-    """Why no candidate came of any round; empty where no role failed."""
+    """The reason why no round gave a candidate; empty if no role failed."""
     if not state["failures"]:
         return ""
     rounds = f"{state['round']} round{'s' * (state['round'] != 1)}"
@@ -383,7 +383,7 @@ def _with_evidence(ranked: Sequence[Attempt]) -> tuple[RankedKernel, ...]:
 
 
 def verdict_summary(evaluation: Evaluation) -> Mapping[str, Any]:
-    """The few facts of a verdict that progress shows, as plain JSON."""
+    """The facts of a verdict that progress events show, as plain JSON."""
     verdict = evaluation.verdict
     speedup = {} if verdict.timing is None else verdict.timing.speedup
     return {

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what it tells while it goes on."""
+"""The results of a run, and the events that report its progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RunStatus = Literal["running", "paused", "finished", "failed", "cancelled", "int
 
 
 class RankedKernel(Record):
-    """A kernel that passed without a time, in the order of what the compiler says of it."""
+    """A kernel that passed but was not timed. ``evidence`` is the compiler's data that ranks it."""
 
     candidate: str
     evidence: str
@@ -24,10 +24,10 @@ class RankedKernel(Record):
 class RunResult(Record):
     """One row of the winners' table.
 
-    ``candidate`` is None where nothing passed, and ``reason`` then says why. ``retry`` marks a fault of the machine:
-    a resume tries such a problem again. ``ranked`` lists all kernels that passed where none could be timed, the best
-    first. ``variant`` is what was timed; ``too_small`` says why that time says nothing, where it does not; ``denied``
-    why a speedup over the first baseline that was measured is not claimed;
+    ``candidate`` is None if nothing passed; ``reason`` then says why. ``retry`` marks a fault of the machine: a resume
+    tries the problem again. If no kernel could be timed, ``ranked`` lists all kernels that passed, the best first.
+    ``variant`` is the timed variant. ``too_small`` is the reason why its time is not meaningful, or empty. ``denied``
+    is the reason why a measured speedup over the first baseline is not claimed, or empty.
     ``skipped`` marks a variant that is too small to time and was left alone. ``unjudged`` marks a problem that ended
     without a verdict: its reference cannot be used, or the machine or kernelwright failed on it. ``own_kernel_label``
     says whose kernel it is, and ``eligible`` whether it may stand on a board; see :class:`Verdict`.
@@ -59,7 +59,7 @@ class RunResult(Record):
 
 
 class CampaignResult(Record):
-    """The outcome of ``run`` or ``resume``: one row for each problem of the run, in its order.
+    """The outcome of ``run`` or ``resume``: one row for each problem, in the order of the run.
 
     ``budgets`` names the budgets that the run has.
     """
@@ -73,7 +73,7 @@ class CampaignResult(Record):
 
     @property
     def all_won(self) -> bool:
-        """True where every problem that was worked on has a candidate that passed."""
+        """True if every problem that was worked on has a candidate that passed."""
         return all(row.candidate is not None or row.skipped for row in self.rows)
 
     @property
@@ -99,7 +99,7 @@ EventKind = Literal[
 
 
 class CampaignEvent(NamedTuple):
-    """One step of progress, for whoever shows it. ``data`` depends on ``kind`` and is plain JSON."""
+    """One step of progress, for display. ``data`` is plain JSON; its keys depend on ``kind``."""
 
     kind: EventKind
     problem: str

@@ -1,4 +1,4 @@
-"""The roles of a run, each at work on one problem: a model's role gets its prompts' facts, its budget and its log."""
+"""The roles of a run, made for each problem. A model's role gets the facts for its prompts, a budget and a log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunRoles:
         self._device: Callable[[Backend], DeviceFacts] = functools.cache(self._facts)
 
     def coder(self, problem: Problem) -> Coder:
-        """Who writes kernels for a problem."""
+        """The Coder, which writes kernels for a problem."""
         made = [self._writer(problem, spec) for spec in (self._config.coder, *self._config.models)]
         return SeveralCoders([writer for writer in made if isinstance(writer, ModelCoder)]) if made[1:] else made[0]
 
@@ -50,13 +50,13 @@ class RunRoles:
         return made
 
     def judge(self, problem: Problem) -> Judge:
-        """Who gives advice on them."""
+        """The Judge, which gives advice on a problem's kernels."""
         judge = judge_from_spec(self._config.judge)
         made: Judge = at_work(judge, lambda spec: self._tools(problem, spec, self._settings.judge.parameters))
         return made
 
     def verifier(self, problem: Problem) -> Verifier | None:
-        """Who predicts how they will fare; None where nobody does."""
+        """The Verifier, which predicts the verdicts on a problem's kernels; None if the run has none."""
         verifier = verifier_from_spec(self._config.verifier)
         made: Verifier | None = at_work(
             verifier, lambda spec: self._tools(problem, spec, self._settings.verifier.parameters)
@@ -64,7 +64,7 @@ class RunRoles:
         return made
 
     def scratchpad(self, problem: Problem) -> Scratchpad | None:
-        """Who sums up what was learned: the Judge's model, else the Coder's, else rules; None where nobody is to."""
+        """The role that sums up lessons: the Judge's model, else the Coder's, else rules; None if switched off."""
         if not self._settings.recipe.scratchpad_every:
             return None
         settings = self._settings
@@ -74,7 +74,7 @@ class RunRoles:
         return OfflineScratchpad()
 
     def tester(self, tester: ModelTester, problem: Problem) -> ModelTester:
-        """Who proposes inputs that show wrong kernels to be wrong."""
+        """The Tester, which proposes inputs that expose wrong kernels."""
         return tester.with_tools(self._tools(problem, tester.spec, self._settings.tester.parameters))
 
     def _tools(self, problem: Problem, spec: str, parameters: Parameters) -> ModelTools:

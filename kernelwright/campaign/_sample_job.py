@@ -1,4 +1,4 @@
-"""One problem of a bench: independent samples are written, and judged."""
+"""One problem of a bench: write independent samples and judge them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 
 class _NoAnswer(Exception):
-    """A request for a sample that got no answer. ``final``: asking again changes nothing."""
+    """A request for a sample that got no answer. ``final``: the same request would fail again."""
 
     def __init__(self, message: str, *, final: bool) -> None:
-        ending = "this problem is not asked again now" if final else "it is asked for again next time"
+        ending = "no more samples of this problem are requested now" if final else "the next run requests it again"
         super().__init__(f"{message}; {ending}")
         self.final = final
 
 
 def lock_of(run_id: str, problem_id: str) -> str:
-    """The name of the lock that whoever works on a problem of a bench holds."""
+    """The name of the lock that a process holds while it works on a problem of a bench."""
     return f"{run_id}.{sha256_text(problem_id)[:16]}"
 
 
 @dataclass(frozen=True)
 class SampleJob:
-    """The work on one problem. Several processes may share a bench: a problem is worked on by one of them at a time.
+    """The work on one problem. Several processes may share a bench, but only one works on a problem at a time.
 
     Attributes:
-        coder: who writes what is missing; None where nothing is to be written.
-        judges: whether what is not judged yet in ``environment`` is judged.
-        environment: where candidates of a language are judged, its id.
+        coder: writes missing samples; None to write none.
+        judges: whether to judge samples that were not judged yet in ``environment``.
+        environment: returns the id of the environment that judges a candidate.
     """
 
     run_id: str
@@ -62,18 +62,18 @@ class SampleJob:
     tell: Callable[[CampaignEvent], None]
 
     def run(self) -> RunResult | None:
-        """Do what is left; returns the problem's row, None where another process works on it.
+        """Do the remaining work; returns the problem's row, or None if another process works on the problem.
 
         Raises:
             Stopped: a stop was asked for.
             Awaiting: replies are still to be written.
-            KernelwrightError: what concerns the whole run.
+            KernelwrightError: a fault that concerns the whole run.
         """
         with ExitStack() as held:
             try:
                 held.enter_context(RunLock(self.store.path, lock_of(self.run_id, self.problem.id)))
             except UsageError as error:
-                self._emit("note", text=f"{self.problem.id} is left to another process ({error.message})")
+                self._emit("note", text=f"another process works on {self.problem.id} ({error.message})")
                 return None
             return self._attempts()
 
@@ -103,7 +103,7 @@ class SampleJob:
     # -------------------------------------------------------------------------------------------- writing
 
     def _write(self, session: LaneSession) -> tuple[str, ...]:
-        """Write the samples that are missing; returns the places where replies are awaited."""
+        """Write the missing samples; returns the paths at which replies are awaited."""
         if self.coder is None:
             return ()
         have = {sample.number for sample in self.store.run_samples(self.run_id, self.problem.id)}
@@ -126,10 +126,10 @@ class SampleJob:
         return tuple(awaited)
 
     def _sample(self, coder: Coder, bench: Workbench, number: int) -> Sample:
-        """An answer that knows of no other one.
+        """One sample, written without knowledge of the others.
 
         Raises:
-            _NoAnswer: the model could not be reached, or the request was rejected, which says nothing about the model.
+            _NoAnswer: the model could not be reached or the request was rejected. Neither counts against the model.
         """
         seed = int(sha256_text(f"{self.plan.seed}:{self.problem.id}:{number}")[:12], 16) + 1
         context = StepContext(
@@ -177,7 +177,7 @@ class SampleJob:
     # --------------------------------------------------------------------------------------------- telling
 
     def _row(self, seconds: float) -> RunResult:
-        """How the problem stands: its best sample, or why there is none."""
+        """The problem's row: its best sample, or the reason why no sample passed."""
         samples = self.store.run_samples(self.run_id, self.problem.id)
         candidates = [sample.candidate for sample in samples if sample.candidate is not None]
         judged = [found for found in map(self._verdict_on, candidates) if found is not None]

@@ -1,4 +1,4 @@
-"""What a bench is asked for."""
+"""The plan of a bench."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kernelwright.records import Record
 
 
 class SamplePlan(Record):
-    """Independent samples of each problem, none of which knows of another.
+    """Independent samples of each problem; no sample knows of another.
 
     Attributes:
-        name: what people call the bench; unique in its store.
-        samples: of each problem.
-        seed: what a Coder that draws draws from, with the problem and the sample's number.
+        name: the name of the bench; unique in its store.
+        samples: number of samples of each problem.
+        seed: random seed of the Coder, together with the problem and the sample's number.
         origin: ``written`` by a Coder, ``imported`` from a folder of kernels, or ``references``: the references
             themselves, as controls.
     """
@@ -27,5 +27,5 @@ class SamplePlan(Record):
 
     @property
     def control(self) -> bool:
-        """Whether what is judged is no candidate."""
+        """Whether the samples are controls instead of candidates."""
         return self.origin == "references"

@@ -1,4 +1,4 @@
-"""Which problems are worked on now: several side by side, and those that wait for replies later."""
+"""The scheduling of problems: several run side by side; those that wait for replies continue later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from kernelwright.campaign.attempts import Awaiting, Stopped
 from kernelwright.campaign.stopping import StopWatch
 
-_LOOK_S = 0.5  # how often replies and stops are looked for
+_LOOK_S = 0.5  # seconds between looks for replies and stops
 REPLY_SUFFIXES = (".reply.json", ".reply.md")
 Job = TypeVar("Job")
 
@@ -22,7 +22,7 @@ class _Waiting(NamedTuple, Generic[Job]):
 
     @property
     def answered(self) -> bool:
-        """Whether one of its replies is there."""
+        """Whether one of the job's replies has arrived."""
         return any(Path(place + suffix).exists() for place in self.places for suffix in REPLY_SUFFIXES)
 
 
@@ -30,12 +30,12 @@ class Schedule(Generic[Job]):
     """Works on jobs until each is done, or something stops the run.
 
     Args:
-        watch: asked before each job, and while there is nothing to do but wait.
-        side_by_side: jobs at once; one of them works in the caller's thread.
-        patience_s: how long to wait for replies that somebody is to write; None for as long as it takes.
-        work: does one job, or raises :class:`Awaiting` or :class:`Stopped`; its row and events are its own affair.
-        waiting: told the places that replies are awaited in, whenever there is nothing else to do.
-        abort: ends what is in flight, after an interrupt.
+        watch: asked before each job and during waits whether to stop.
+        side_by_side: number of jobs at once; with 1, jobs run in the caller's thread.
+        patience_s: how long to wait for replies that a person writes; None to wait without a limit.
+        work: does one job, or raises :class:`Awaiting` or :class:`Stopped`. It also writes the job's row and events.
+        waiting: called with the paths at which replies are awaited, when no other job is left.
+        abort: ends the work in flight after an interrupt.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class Schedule(Generic[Job]):
         return bool(self._reason)
 
     def _answered(self) -> list[Job]:
-        """Jobs that waited and can go on."""
+        """Take out the waiting jobs that have a reply."""
         ready = [waiting for waiting in self._waiting if waiting.answered]
         self._waiting = [waiting for waiting in self._waiting if waiting not in ready]
         return [waiting.job for waiting in ready]
 
     def _await_answers(self) -> list[Job]:
-        """Jobs that can go on. Waits for the first of them."""
+        """Wait until a job has a reply; returns all jobs that can continue."""
         self._tell_waiting([place for waiting in self._waiting for place in waiting.places])
         until = None if self._patience_s is None else self._watch.seconds + self._patience_s
         while not (ready := self._answered()):

@@ -1,4 +1,4 @@
-"""A referee and its sessions: opened when they are first wanted, the latest few kept, and renewed in time."""
+"""A referee and its sessions. Sessions are opened on first use, the latest few are kept, and old ones are renewed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OpenReferee = Callable[[Settings], "AbstractContextManager[RefereeLike]"]
 
-# A session has secret data of its own, about which each verdict says a little; and its workers do not live for ever.
+# Each verdict reveals a little about a session's secret data, and its workers do not live for ever.
 JUDGEMENTS_OF_A_SESSION: Final = 512
 LIFE_OF_A_SESSION_S: Final = 3600.0
 
@@ -31,7 +31,7 @@ def open_local_referee(settings: Settings) -> AbstractContextManager[RefereeLike
 
 
 def once_more(work: Callable[[], T], *, also: tuple[type[Exception], ...] = ()) -> T:
-    """Do ``work`` again where the machine failed, or one of ``also`` was raised; never where the sandbox is broken."""
+    """Do ``work``, and once more if the machine failed or one of ``also`` was raised; not if the sandbox is broken."""
     again: tuple[type[Exception], ...] = (MachineError, *also)
     try:
         return work()
@@ -53,14 +53,14 @@ class _Open:
 
 
 class Sessions:
-    """Keeps a referee and its latest sessions. Belongs to one thread: a sandbox's processes die with their starter.
+    """Keeps a referee and its latest sessions. Use it in one thread: a sandbox's processes die with their starter.
 
     Args:
-        most: sessions that stay open; the one that was used the longest time ago is closed for another one.
-        judgements: in one session, before it is renewed; None for as many as are usual.
+        most: number of sessions that stay open; a new one replaces the least recently used one.
+        judgements: number of judgements before a session is renewed; None for the default.
         open_referee: makes the referee for settings.
-        archive_of: knows the generators of inputs that a problem's candidates are checked on as well.
-        clock: seconds since whenever.
+        archive_of: a problem's input generators, which its candidates are checked on as well.
+        clock: seconds from any starting point.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Sessions:
         self._clock = clock
         self._ending = ExitStack()
         self._referee: RefereeLike | None = None
-        self._open: list[_Open] = []  # the one that was used last stands last
+        self._open: list[_Open] = []  # the most recently used one last
 
     @property
     def is_open(self) -> bool:
@@ -105,8 +105,8 @@ class Sessions:
         """A session in which a candidate may be judged.
 
         Args:
-            judges: how many judgements are to follow, which are counted.
-            on_stage: told what a session that is opened now does.
+            judges: number of judgements that will follow; they count towards the session's limit.
+            on_stage: called with each stage while a new session is opened.
 
         Raises:
             InvalidReferenceError, UsageError, MachineError: as :meth:`kernelwright.evaluator.Referee.open`.
@@ -139,13 +139,13 @@ class Sessions:
         return _Open(problem, ending.enter_context(opened), ending, self._clock())
 
     def forget(self, problem_id: str) -> None:
-        """Close the session on a problem, also one on an older version of its file."""
+        """Close every session on a problem, including sessions on older versions of its file."""
         for held in [one for one in self._open if one.problem.id == problem_id]:
             self._open.remove(held)
             held.ending.close()
 
     def close(self) -> None:
-        """End all sessions and the referee with its sandbox; what is asked for next opens them anew."""
+        """End all sessions and the referee with its sandbox. The next use opens them again."""
         self._referee = None
         with self._ending:
             while self._open:

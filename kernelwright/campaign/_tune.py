@@ -1,7 +1,7 @@
-"""Tuning as a run: the search of one kernel's knobs asks, the referee judges, the store keeps.
+"""Tuning as a run: the search proposes knob settings of one kernel, the referee judges them, the store keeps results.
 
-Its state is what follows from the run's rows, as with other runs. One evaluation is one setting, timed beside the best
-one so far; settings are built a few at a time, side by side, before any of them is timed.
+The state of the search follows from the run's rows, as in other runs. Each evaluation times one setting beside the best
+setting so far. A few settings are built side by side before any of them is timed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from kernelwright.records import Candidate, Problem, RunConfig
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-RACE_PAIRS = 48  # at most for a setting, where the search's own limit is higher: those that are close are alike
-LOOKS = (8, 16)  # at the baseline, of which little is asked: races are what counts, and these have looks of their own
+RACE_PAIRS = 48  # most pairs for one setting, if the search's own limit is higher: close settings are equally good
+LOOKS = (8, 16)  # looks at the baseline, where precision matters little: races decide and have looks of their own
 
 
 class Tuner:
     """Tunes kernels and keeps everything in the store.
 
     Args:
-        settings: what to use; a resumed run uses those that it was started with, at today's places.
-        store: where everything goes.
+        settings: what to use; a resumed run uses its original settings with the paths of these.
+        store: where results are kept.
         open_referee: makes the referee for settings; the local one by default.
-        tell: told every step of progress.
+        tell: called with every step of progress.
         signals: let Ctrl-C and SIGTERM end the run after the work in flight.
-        clock: seconds that only ever grow.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Tuner:
         """Tune a candidate.
 
         Raises:
-            UsageError: it declares no knobs, or the sampler cannot search them; no run was created.
-            SandboxError, MissingToolError, MachineError: it cannot be judged or timed here.
+            UsageError: the candidate declares no knobs, or the sampler cannot search them; no run was created.
+            SandboxError, MissingToolError, MachineError: the candidate cannot be judged or timed here.
             InvalidReferenceError: the problem cannot be judged.
         """
         started = self._clock()
@@ -98,18 +98,18 @@ class Tuner:
                 return self._drive(run_id, config, problem, referee, started, 0.0)
 
     def resume(self, run_id: str, *, max_minutes: float | None = None) -> TuneResult:
-        """Go on with a run that was stopped or killed. No setting is judged twice.
+        """Continue a run that was stopped or killed. No setting is judged twice.
 
         Args:
-            max_minutes: a new budget of time for the whole run; what was spent stays spent.
+            max_minutes: a new time budget for the whole run, including the time already spent.
 
         Raises:
-            UsageError: no such run, it tunes nothing, it has ended, or another process drives it.
+            UsageError: no such run, it is not a tuning run, it has ended, or another process drives it.
         """
         started = self._clock()
         stored = self._store.run(run_id)
         if stored.config.tune is None:
-            raise UsageError(f"run {stored.id} tunes nothing", hint=f"'kernelwright resume {stored.id}'")
+            raise UsageError(f"run {stored.id} is not a tuning run", hint=f"'kernelwright resume {stored.id}'")
         if stored.status in ENDED:
             raise UsageError(
                 f"run {stored.id} is {stored.status}", hint=f"'kernelwright runs show {stored.id}' shows its result"
@@ -165,7 +165,7 @@ class Tuner:
             status = "interrupted"
             raise
         finally:
-            with suppress(StoreError):  # one that is full or gone must not hide the error that led here
+            with suppress(StoreError):  # a store that is full or gone must not hide the error that led here
                 self._store.add_run_seconds(run_id, self._clock() - started)
                 if self._store.run_status(run_id) != "cancelled":
                     self._store.set_run_status(run_id, status)

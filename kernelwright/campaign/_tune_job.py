@@ -1,4 +1,4 @@
-"""One kernel's tuning: settings are built, raced, and the best of them is confirmed beside the default, in time."""
+"""The tuning of one kernel: build and race settings, then confirm the best beside the default, within the budget."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from kernelwright.evolution import Rank
     from kernelwright.store import Store
 
-SPARE_S = 2.0  # of the time, for what ends a run
-TRIES = 2  # of a judgement that a fault of the machine ended
-_EVALUATION_S = 3.0  # how long one may take, while none was seen
-_CHECK_S = 1.0  # what comes before its race
-_PROCESS_PAIRS, _TURNS, _STARTS_S = 5, 12, 1.0  # of a confirmation: the least pairs, each one's turns and its beginning
-_MORE_SIDES = 1.6  # how much longer a turn takes there, where four processes have theirs
+SPARE_S = 2.0  # time kept for the end of a run
+TRIES = 2  # tries of a judgement if the machine fails
+_EVALUATION_S = 3.0  # assumed duration of an evaluation before the first one
+_CHECK_S = 1.0  # duration of the check before a race
+_PROCESS_PAIRS, _TURNS, _STARTS_S = 5, 12, 1.0  # of a confirmation: least pairs, turns of a pair, seconds to start it
+_MORE_SIDES = 1.6  # how much longer a turn takes in a confirmation, where four processes take turns
 
 
 def tuning_of(candidate: Candidate, plan: TunePlan, rank: Rank | None = None) -> Tuning:
-    """The search that a plan asks for, told nothing yet.
+    """A new search for a plan, without any evaluations.
 
     Raises:
         UsageError: the candidate declares no knobs, or the sampler cannot search them.
@@ -43,14 +43,14 @@ def tuning_of(candidate: Candidate, plan: TunePlan, rank: Rank | None = None) ->
 
 
 class _Stopped(Exception):
-    """The run is to stop before its end; everything in flight was saved."""
+    """The run stops before its end; everything in flight was saved."""
 
 
 @dataclass
 class TuneJob:
-    """One kernel's tuning. ``left_s``: seconds that it may still take; ``noise``: what counts as no difference, and
-    ``least`` as one; ``race_pairs``: of a setting at most;
-    ``environment``: where it is judged."""
+    """The tuning of one kernel. ``left_s`` gives the seconds left. Relative differences up to ``noise`` count as none,
+    and those above ``least`` as real. ``race_pairs`` is the most pairs for a setting, ``environment`` the id of the
+    environment that judges."""
 
     run_id: str
     problem: Problem
@@ -64,13 +64,13 @@ class TuneJob:
     least: float
     race_pairs: int
     environment: str
-    _longest_s: float = 0.0  # an evaluation took, build included
-    _turns_s: list[float] = field(default_factory=list)  # one of each evaluation
+    _longest_s: float = 0.0  # duration of the longest evaluation, build included
+    _turns_s: list[float] = field(default_factory=list)  # seconds of a turn, one entry for each evaluation
     _costs: Costs | None = None
     _built: dict[str, BuiltCode] = field(default_factory=dict)
 
     def run(self, session: Session) -> TuneResult:
-        """Search, confirm, and say what came of it."""
+        """Search and confirm; returns the result."""
         self._ledger = StoreLedger(self.store, self.run_id, self.problem.id)
         self._tuning = tuning_of(self.given, self.plan, self._rank())
         self._replay()
@@ -86,7 +86,7 @@ class TuneJob:
             return self._unfinished(str(stopped))
 
     def _rank(self) -> Rank | None:
-        """What orders settings before they are built: a model, where this store taught it more than chance knows."""
+        """A function that ranks settings before they are built. None if the store's data give no useful model."""
         if not self.plan.cost_model:
             self._model = CostModelUse(reason="as was asked")
             return None
@@ -99,7 +99,7 @@ class TuneJob:
     # ------------------------------------------------------------------------------------------ searching
 
     def _replay(self) -> None:
-        """Tell the search what the run's rows hold, in their order; it is asked each time, as it was then."""
+        """Replay the run's rows to the search in their order, asking it before each row as in the original run."""
         rows = self.store.evaluations(
             run_id=self.run_id, problem=self.problem.id, control=False, confirmed=False, purpose="search"
         )
@@ -117,14 +117,14 @@ class TuneJob:
         while batch := self._tuning.ask():
             self._stop_if_asked()
             if self._rows and self.left_s() < self._next_s() + self._confirmation_s():
-                self._note(f"time for no more settings: {self.left_s():.0f} s are left")
+                self._note(f"no time for more settings: {self.left_s():.0f} s are left")
                 return
             if batch[0].sha256 not in self._built:
                 self._build(session, batch)
             self._one(session, self._first(batch))
 
     def _first(self, batch: Sequence[Candidate]) -> Candidate:
-        """The one of those that are built which promises most: what comes after it loses its race the sooner."""
+        """The most promising built setting. Timing it first lets later ones lose their races sooner."""
         metrics = {candidate.sha256: self._built[candidate.sha256].metrics for candidate in batch}
         if self._costs is None or not all(metrics.values()):
             return batch[0]
@@ -132,7 +132,7 @@ class TuneJob:
         return batch[max(range(len(batch)), key=lambda place: (expected[place], -place))]
 
     def _build(self, session: Session, batch: Sequence[Candidate]) -> None:
-        """Build what is tried next, before it is timed; on a device, which others have meanwhile, beside that."""
+        """Build a batch before it is timed. For a GPU backend, builds run in the background while others are timed."""
         if session.builds_ahead(batch[0].backend):
             for candidate in batch:
                 session.build_ahead(candidate)
@@ -211,21 +211,21 @@ class TuneJob:
             raise _Stopped(reason)
 
     def _next_s(self) -> float:
-        """How long another setting may take, even where its race gets all pairs."""
+        """The seconds that another setting may take, even if its race uses all pairs."""
         return max(self._longest_s, _CHECK_S + self.race_pairs * self._turn_s()) if self._longest_s else _EVALUATION_S
 
     def _turn_s(self) -> float:
-        """How long a turn takes, as most did."""
+        """The median duration of a turn."""
         return sorted(self._turns_s)[len(self._turns_s) // 2] if self._turns_s else _EVALUATION_S / _TURNS
 
     def _confirmation_s(self) -> float:
-        """How long the shortest confirmation takes, and what follows."""
+        """The seconds for the shortest confirmation and the end of the run."""
         return SPARE_S + _PROCESS_PAIRS * (_STARTS_S + _TURNS * _MORE_SIDES * self._turn_s())
 
     # ------------------------------------------------------------------------------------------ ending
 
     def _confirm(self, session: Session) -> TuneResult:
-        """Time the winner and the default together in fresh processes: or the default, and who came nearest to it."""
+        """Time the winner and the default together in fresh processes. If the default won, use the runner-up."""
         tuning = self._tuning
         default = tuning.tried[tuning.default.sha256]
         evaluation_id = self._ledger.find_evaluation(tuning.default)
@@ -239,7 +239,7 @@ class TuneJob:
             why = "" if verdict is None else f"{verdict.status.value}: {verdict.reason}"
             return self._result("failed", f"the default setting does not pass: {why}", best=None)
         assert default.value is not None
-        if len(tuning.tried) == 1 and self.plan.max_evaluations > 1:  # of one setting nothing is to be said
+        if len(tuning.tried) == 1 and self.plan.max_evaluations > 1:  # one setting alone supports no conclusion
             raise _Stopped("budget")
         finalists = tuning.finalists
         refused = ""
@@ -259,8 +259,8 @@ class TuneJob:
         return self._concluded(None, found, evaluation, default_judged=True)
 
     def _turned(self, session: Session, finalist: Candidate, result: TuneResult) -> TuneResult:
-        """The confirmation found the default slower than a setting that its race had not shown to be faster: that one's
-        own confirmation decides, where there is time for it."""
+        """The result after a confirmation found the default slower than a setting that had not won its race.
+        A confirmation of that setting decides, if there is time for it."""
         if self._ledger.find_confirmation(finalist) is None and self.left_s() < self._confirmation_s():
             return result
         found, evaluation = self._confirmed(session, finalist, (self._tuning.default,))

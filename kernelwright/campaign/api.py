@@ -1,4 +1,4 @@
-"""The Python interface: judge one candidate; turn a live module into its fastest proved drop-in."""
+"""The Python interface: judge one candidate, or replace a live module by its fastest verified drop-in."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def read_candidate(
     backend: Backend = "cpp",
     knobs: Mapping[str, KnobValue] | None = None,
 ) -> Candidate:
-    """A candidate from a file's path or from source text (text is what has a line break in it).
+    """A candidate from a file's path or from source text. A string with a line break is source text.
 
     Raises:
-        UsageError: the file cannot be read, or is no UTF-8 text.
+        UsageError: the file cannot be read, or is not UTF-8 text.
     """
     source = candidate if isinstance(candidate, str) and "\n" in candidate else _read(Path(candidate))
     return Candidate(
@@ -49,7 +49,7 @@ def read_candidate(
 
 
 def language_of(candidate: Candidate) -> Backend:
-    """The backend that a file's own kernels are for, where that is not the one that it was given for."""
+    """The backend of the kernels in a candidate's file. The given backend stays if the file has kernels for it."""
     from kernelwright.evaluator import kernel_backends
 
     built = kernel_backends(candidate.source)
@@ -88,21 +88,21 @@ def evaluate(
         candidate: a file's path, or source text with ``class ModelNew``.
         problem: ``suite/level/name``, a path to a reference file, or a Problem.
         settings: default: the user's configuration.
-        backend: default: the settings', or where they leave it open, what the file's kernels are written in.
+        backend: default: the settings', or the language of the file's kernels if the settings leave it open.
         knobs: module globals to set in the candidate.
-        control: the file is no candidate (the reference itself, a library call): no kernel of its own is wanted.
+        control: the file is a control (the reference itself, a library call), which needs no kernel of its own.
         time: False stops after the check.
         confirm: time in fresh processes, as for a published result.
-        variant: which of the problem's shape variants is timed, by its number or by what it sets (``"ROWS=7"``); the
-            others are checked as well. Default: the first one, or the one that the problem's name says.
-        store: where to keep the evaluation, and which generators of inputs the problem's archive has; None keeps it
-            nowhere, and knows no archive.
+        variant: the shape variant to time, by its number or by the sizes it sets (``"ROWS=7"``); the others are
+            checked as well. Default: the variant in the problem's name, or the first one.
+        store: keeps the evaluation, and holds the problem's archive of input generators. With None, nothing is kept
+            and no archive is used.
 
     Raises:
         UsageError: an unknown problem or variant, or an unreadable file.
-        InvalidReferenceError: the problem's file breaks the contract; a reference that fails when it is run is
-            status INVALID_REFERENCE.
-        MachineError, MissingToolError: it cannot be judged here.
+        InvalidReferenceError: the problem's file breaks the contract. A reference that fails when it is run gives
+            status INVALID_REFERENCE instead.
+        MachineError, MissingToolError: the candidate cannot be judged here.
     """
     from kernelwright.datasets import find_problem
 
@@ -139,14 +139,14 @@ def optimize(
     open_referee: OpenReferee = open_local_referee,
     **options: Any,
 ) -> torch.nn.Module:
-    """As :func:`kernelwright.optimize`, which shows its progress as well.
+    """Optimize a module like :func:`kernelwright.optimize`, but without showing progress.
 
     Args:
-        model, example_inputs, options: as there.
-        name: what the problem is called in the store; default: the class's name.
+        model, example_inputs, options: as in :func:`kernelwright.optimize`.
+        name: name of the problem in the store; default: the class's name.
         settings: default: the user's configuration.
-        tell: is told each event.
-        open_referee: opens what judges.
+        tell: called with each event.
+        open_referee: opens the referee.
     """
     from kernelwright.datasets import parse_problem, problem_from_module
     from kernelwright.store import Store
@@ -183,9 +183,9 @@ def load_drop_in(
 
     Args:
         text: the exported file. It runs with this process's rights from now on.
-        model: whose parameters and buffers the drop-in shares.
+        model: the drop-in shares its parameters and buffers.
         cache_dir: where the file is kept.
-        names: the drop-in's state name to the model's, where they differ.
+        names: maps names in the drop-in's state to names in the model's, if they differ.
     """
     path = cache_dir / "drop-ins" / f"kernel_{sha256_text(text)[:16]}.py"
     write_for_user(path, text)

@@ -1,4 +1,4 @@
-"""A problem's archive of input generators: what the Tester makes of right kernels with faults seeded into them."""
+"""A problem's archive of input generators, which the Tester makes from correct kernels with seeded faults."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kernelwright.store import Store
 __all__ = ["ArchiveMade", "make_archive", "right_kernels"]
 
 _BACKEND: Backend = "cpp"  # of the kernels that faults are seeded into
-_SEARCH = "offline"  # author of what no model proposed
-_MOST_OF_ALL = 32  # in an archive: each costs every candidate one call a variant
-_KERNELS = 2  # right ones that faults are seeded into: faults lie before them, so that more say little more
+_SEARCH = "offline"  # author of generators that no model proposed
+_MOST_OF_ALL = 32  # generators in an archive: each one costs every candidate one call for each variant
+_KERNELS = 2  # correct kernels to seed faults into: faults come before a kernel, so more kernels tell little more
 
 
 class ArchiveMade(NamedTuple):
-    """What :func:`make_archive` did: the Tester's report, how many generators are new, and of how many kernels."""
+    """The result of :func:`make_archive`: the Tester's report, counts, and the whole archive in ``generators``."""
 
     archive: Archive
     new: int
@@ -53,16 +53,16 @@ def make_archive(
 ) -> ArchiveMade:
     """Let the Tester make generators for a problem, and put them into its archive in the store.
 
-    The right kernels are C++ ones, the newest of the store that passed and what the offline Coder writes first; the
-    archive is for kernels in any language. Nothing is timed. Faults that the archive catches already are no reason for
-    another generator. Where the tester is a model, it proposes first, within the budgets of the settings; what
-    it costs is kept as a run of the recipe "archive".
+    The correct kernels are in C++: the newest ones in the store that passed, and the offline Coder's first kernel. The
+    archive serves kernels in any language. Nothing is timed. A fault that the archive already catches needs no further
+    generator. If the tester is a model, it proposes first, within the budgets of the settings; its cost is kept as a
+    run of the recipe "archive".
 
     Raises:
-        UsageError: the archive is full, no right kernel is known and none can be written, or an unknown tester.
-        AwaitingReply: the model is a mailbox, and nobody has answered yet; answered, the same call goes on.
+        UsageError: the archive is full, no correct kernel is known and none can be written, or an unknown tester.
+        AwaitingReply: the model is a mailbox without an answer yet; once it is answered, the same call continues.
         InvalidReferenceError: the problem cannot be judged.
-        MachineError: it cannot be judged here.
+        MachineError: the problem cannot be judged here.
     """
     store.record_problem(problem)
     known = store.archive(problem)
@@ -84,7 +84,7 @@ def make_archive(
                 try:
                     found = propose(survivors)
                 except RoleFailed as failed:
-                    tell(f"the search goes on alone: {failed.message}")
+                    tell(f"the search continues without the model: {failed.message}")
                     return ()
                 proposed.update(found)
                 return found
@@ -107,7 +107,7 @@ def _proposing(
     referee: RefereeLike,
     known: Sequence[InputGenerator],
 ) -> Iterator[Propose]:
-    """What the model of the settings proposes; nothing where there is none."""
+    """A function that asks the settings' model for generators; without a model it proposes none."""
     tester = tester_from_spec(settings.tester.model)
     if tester is None:
         yield lambda survivors: ()
@@ -138,7 +138,7 @@ def _wait(seconds: float) -> str:
 
 
 def right_kernels(problem: Problem, backend: Backend, store: Store | None, session: _Calls) -> Iterator[Candidate]:
-    """Kernels that passed, the newest first, then the offline Coder's first; at most two."""
+    """At most two correct kernels: those in the store that passed, the newest first, then the offline Coder's first."""
     found: dict[str, Candidate] = {}
     if store is not None:
         passed = store.evaluations(problem=problem.id, control=False, passed=True, current_only=True, newest_first=True)
@@ -158,7 +158,7 @@ def right_kernels(problem: Problem, backend: Backend, store: Store | None, sessi
 def _that_lose_none(
     generators: tuple[InputGenerator, ...], kernels: list[Candidate], session: Session
 ) -> tuple[InputGenerator, ...]:
-    """Those on which every right kernel passes: one that shows a right kernel to be wrong tests something else."""
+    """The generators on which every correct kernel passes. A generator that fails a correct kernel is of no use."""
     if not generators:
         return ()
     trials = session.admit(generators, _BACKEND)

@@ -1,4 +1,4 @@
-"""What one problem's work may end by: what concerns that problem becomes its own row, and the others go on."""
+"""How the work on one problem may end. A fault of that problem becomes its row, and other problems continue."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kernelwright.records import Problem, Status
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-_TRACEBACK = 8000  # characters of it that are kept
-_TRIES = 2  # where the machine fails
+_TRACEBACK = 8000  # characters of a traceback that are kept
+_TRIES = 2  # tries if the machine fails
 _OF_THE_RUN = (SandboxError, MissingToolError, StoreError)
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Awaiting(Exception):
-    """The problem can go on when replies have come in these places."""
+    """The problem can continue when replies have arrived at ``places``."""
 
     def __init__(self, places: tuple[str, ...]) -> None:
         super().__init__(", ".join(places))
@@ -39,7 +39,7 @@ class Awaiting(Exception):
 
 
 class Stopped(Exception):
-    """The run is to stop; everything in flight was saved."""
+    """The run must stop; everything in flight was saved."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -50,10 +50,10 @@ class ProblemFault(NamedTuple):
     """Why the work on one problem ended without a verdict.
 
     Attributes:
-        reason: in words.
-        invalid: its reference cannot be used.
-        retry: the machine failed, so another time may do better.
-        unforeseen: an error that kernelwright should not have, with its traceback.
+        reason: the reason in words.
+        invalid: the problem's reference cannot be used.
+        retry: the machine failed, so another try may succeed.
+        unforeseen: the traceback of an unexpected error of kernelwright, or empty.
     """
 
     reason: str
@@ -63,9 +63,9 @@ class ProblemFault(NamedTuple):
 
 
 def fault_of(error: Exception) -> ProblemFault | None:
-    """What an error says of the problem that it came up with; None where it concerns the whole run.
+    """The fault of a problem that an error means, or None for an error that concerns the whole run.
 
-    That is a sandbox or a tool that is missing, the store, and a full disk: no other problem would fare better.
+    Errors of the whole run are a missing sandbox or tool, the store's, and a full disk: every problem would fail.
     """
     if isinstance(error, _OF_THE_RUN) or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
         return None
@@ -86,16 +86,16 @@ def attempted(
     told: Callable[[ProblemFault, str], None],
     watch: StopWatch,
 ) -> RunResult:
-    """The row of one problem, whatever its work does. A fault of the machine is tried once more.
+    """The row of one problem, even if its work fails. After a fault of the machine the work is tried once more.
 
     Args:
-        failed: the row of a problem that ended so.
-        told: is given each fault with what is said of it.
+        failed: makes the row of a problem that ended with a fault.
+        told: called with each fault and a message about it.
 
     Raises:
         Stopped: a stop was asked for, or a budget is used up.
         Awaiting: replies are still to be written.
-        Exception: what concerns the whole run.
+        Exception: an error that concerns the whole run.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -107,11 +107,11 @@ def attempted(
         except BudgetReached as reached:
             told(ProblemFault(reached.message), reached.message)
             raise Stopped("budget") from None
-        except Exception as error:  # the border of one problem: what its code led us into must not end the others
+        except Exception as error:  # the boundary of one problem: its errors must not end the others
             fault = fault_of(error)
             if fault is None:
                 raise
-            if not fault.invalid and (reason := watch.reason()):  # what is being ended fails on its way
+            if not fault.invalid and (reason := watch.reason()):  # work that is being ended fails because of that
                 raise Stopped(reason) from None
             again = "; trying again" if fault.retry and left else ""
             told(fault, f"fault of the machine: {fault.reason}{again}" if fault.retry else fault.reason)

@@ -44,11 +44,11 @@ BUDGETS = ("max_minutes", "max_cost_usd", "max_tokens", "max_device_seconds")
 
 
 def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
-    """What a run with these settings is asked to do; every setting goes with it, so that a resume uses the same.
+    """The configuration of a run with these settings. It records every setting, so a resume uses the same ones.
 
     Raises:
-        UsageError: the recipe sets up a search that these kernels, or these models, cannot have; or it has none for
-            the models.
+        UsageError: the recipe's search does not fit the backend or the models, or there are several models and the
+            recipe has no search.
     """
     recipe = load_recipe(settings.recipe.name)
     coder, models = absolute_spec(settings.coder.model), tuple(map(absolute_spec, settings.models))
@@ -76,7 +76,7 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
 
 
 def settings_of(settings: Settings, config: RunConfig) -> Settings:
-    """The settings that a run was started with, at the places that ``settings`` have, within its budgets."""
+    """A run's recorded settings and budgets, with the paths of ``settings``."""
     budgets = {name: getattr(config, name) for name in BUDGETS}
     return settings.as_recorded(f"run {config.recipe}", {**config.settings, **budgets})
 
@@ -91,13 +91,13 @@ class Campaign(Driver):
         """Start a run.
 
         Args:
-            every_variant: the problems are all their shape variants: those that the lint finds too small to time are
-                left alone, the first one of each excepted.
+            every_variant: whether the problems are all shape variants of some problems. Variants that the lint finds
+                too small to time are then skipped, except for the first variant of each problem.
 
         Raises:
             UsageError: no problem, one named twice, or an unknown coder, judge or verifier.
             SandboxError, MissingToolError: the job cannot run here; no run was created.
-            StoreError: the store failed; what was finished is in it.
+            StoreError: the store failed; finished work is kept in it.
         """
         ids = [problem.id for problem in problems]
         if not ids or len(set(ids)) != len(ids):
@@ -112,11 +112,11 @@ class Campaign(Driver):
                 return self._drive(_Run(run_id, config, self._settings, referee, models), problems, spent_s=0.0)
 
     def resume(self, run_id: str, **budgets: float | None) -> CampaignResult:
-        """Go on with a run that was interrupted, paused or killed. A finished evaluation is never repeated.
+        """Continue a run that was interrupted, paused or killed. A finished evaluation is never repeated.
 
         Args:
-            budgets: new ones for the whole run: ``max_minutes``, ``max_cost_usd``, ``max_tokens``,
-                ``max_device_seconds``; None keeps the old one. What was spent stays spent.
+            budgets: new budgets for the whole run, including what is already spent: ``max_minutes``,
+                ``max_cost_usd``, ``max_tokens``, ``max_device_seconds``; None keeps the old one.
 
         Raises:
             UsageError: no such run, it has ended, or another process drives it.
@@ -174,7 +174,7 @@ class Campaign(Driver):
         )
 
     def _jobs(self, run: _Run, problems: Sequence[Problem], watch: StopWatch) -> str:
-        """Work on the problems that are not done yet; returns the reason of an early stop, or an empty string."""
+        """Work on the problems that are not done yet; returns the reason for an early stop, or an empty string."""
         rows = {row.problem: row for row in self.rows(run.id)}
         left = [problem for problem in problems if not _is_over(rows.get(problem.id))]
         side_by_side = min(run.side_by_side, max(len(left), 1))
@@ -236,13 +236,13 @@ class Campaign(Driver):
         self._emit("problem-finished", job.problem.id, row=row.model_dump(mode="json"))
 
     def rows(self, run_id: str) -> tuple[RunResult, ...]:
-        """The row of each problem of a run, in its order; those not finished are ``pending`` or ``running``."""
+        """The row of each problem, in the order of the run; unfinished problems are ``pending`` or ``running``."""
         return rows_of(self._store, run_id)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run that this process drives, and what it drives it with."""
+    """A run that this process drives, with its settings, referee and models."""
 
     id: str
     config: RunConfig
@@ -252,7 +252,7 @@ class _Run:
 
     @property
     def side_by_side(self) -> int:
-        """Problems worked on at once. While one waits for a model, others have the referee."""
+        """The number of problems to work on at once. While one waits for a model, others use the referee."""
         asked = self.settings.parallel_problems
         return asked if isinstance(asked, int) else PARALLEL_WITH_MODELS if self.models.metered else 1
 
@@ -264,12 +264,12 @@ def models_of(config: RunConfig) -> tuple[str, ...]:
 
 
 def _is_over(row: RunResult | None) -> bool:
-    """Whether nothing is left to do on a problem."""
+    """Whether a problem needs no more work."""
     return row is not None and (row.state == "done" or (row.state == "failed" and not row.retry))
 
 
 def problems_of(store: Store, run_id: str) -> tuple[Problem, ...]:
-    """The problems of a run, in its order and in the versions that it is pinned to."""
+    """The problems of a run in its order, in the versions that the run is pinned to."""
     return tuple(store.problem(state.problem, version=state.version) for state in store.problem_states(run_id))
 
 

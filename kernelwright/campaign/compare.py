@@ -1,4 +1,4 @@
-"""Two runs side by side on the problems that both have."""
+"""Comparison of two runs on the problems that both have."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Side(Record):
     Attributes:
         correct: problems with a kernel that passed. ``correct_rate``: their share.
         fast_p: by p, the share of problems that are correct and more than p times as fast as the baseline.
-        mean: geometric mean of the speedups; None where nothing was timed.
-        evaluations: of the search; confirmations are not counted.
-        device_seconds: of the referee, confirmations included.
-        tokens: of models, in and out; a request of which nobody knows what it used counts as it was reserved.
-        cost_usd: None where it is not known.
-        curve: after 1, 2, 3... evaluations of each problem, the geometric mean of each one's best kernel so far, as
-            the search measured it; a problem without one counts as 1.
+        mean: geometric mean of the speedups; None if nothing was timed.
+        evaluations: number of evaluations of the search, without confirmations.
+        device_seconds: the referee's time, confirmations included.
+        tokens: of models, in and out; a request with unknown usage counts with its reserved tokens.
+        cost_usd: None if unknown.
+        curve: geometric mean of the problems' best speedups so far after 1, 2, 3... evaluations of each problem, as
+            the search measured them; a problem without a kernel counts as 1.
     """
 
     run: str
@@ -50,11 +50,11 @@ class Side(Record):
 
 
 class ProblemPair(Record):
-    """One common problem: what each run has for it.
+    """Both runs' results for one common problem.
 
-    A speedup is None where there is no kernel, which counts as 1 in ``ratio`` and in means, or where a kernel was not
-    timed: ``timed`` is false then, and the problem has no part in them. ``ratio``: of the first speedup to the second;
-    None where it has no part, or neither run has a kernel.
+    A speedup is None without a kernel; it then counts as 1 in ``ratio`` and in means. A speedup is also None if a
+    kernel was not timed; ``timed`` is then false, and the problem is left out of both. ``ratio`` is the first speedup
+    over the second. It is None if the problem is left out or neither run has a kernel.
     """
 
     problem: str
@@ -70,11 +70,10 @@ class Comparison(Record):
     """Two runs over their common problems.
 
     Attributes:
-        ratio: of the first run's speedups to the second one's; None where nothing was timed.
-        outcome: which run is better beyond noise; ``noise`` where the difference is not, ``unknown`` where too few
-            problems are common for an answer.
-        conclusion: the same in words.
-        warnings: in what the two differ besides how they search, and what makes figures less than they seem.
+        ratio: mean ratio of the first run's speedups to the second run's; None if nothing was timed.
+        outcome: which run is better beyond noise; ``noise`` if neither is, ``unknown`` if too few problems are common.
+        conclusion: the outcome in words.
+        warnings: differences between the runs besides their search, and reasons to trust their figures less.
         differing: settings that differ, with both values.
     """
 
@@ -93,10 +92,10 @@ def compare_runs(store: Store, a: RunRow, b: RunRow, baseline: str | None = None
     """Compare two runs of one store; :func:`paired_means` says how sure their ratio is.
 
     Args:
-        baseline: whose speedup counts; None for the first one of ``a`` that ``b`` has, too.
+        baseline: the baseline of the speedups; None for the first baseline of ``a`` that ``b`` has, too.
 
     Raises:
-        UsageError: they are the same run, have no problem in common, or no such baseline.
+        UsageError: the runs are the same, have no problem in common, or do not share the baseline.
     """
     if a.id == b.id:
         raise UsageError("a run cannot be compared with itself", hint="'kernelwright runs list' shows the others")
@@ -123,11 +122,11 @@ def compare_runs(store: Store, a: RunRow, b: RunRow, baseline: str | None = None
 
 
 def _common(store: Store, a: RunRow, b: RunRow) -> list[str]:
-    """Problems that both runs have in one version, in the order of the first."""
+    """The problems that both runs have in the same version, in the order of the first run."""
     ours, theirs = ({state.problem: state.version for state in store.problem_states(run.id)} for run in (a, b))
     common = [problem for problem, version in ours.items() if theirs.get(problem) == version]
     if not common:
-        changed = "; those of one name have other references" if set(ours) & set(theirs) else ""
+        changed = "; problems of the same name have different references" if set(ours) & set(theirs) else ""
         raise UsageError(
             f"runs {a.id} and {b.id} have no problem in common{changed}",
             hint="'kernelwright runs show RUN' lists a run's problems",

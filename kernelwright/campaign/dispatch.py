@@ -1,4 +1,4 @@
-"""One file with the winners of several shape variants: which kernels are meant, and what the store knows of them."""
+"""One file with the winners of several shape variants: choose the kernels and read their evidence from the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = 12
 
 
 class DispatchMade(NamedTuple):
-    """The text of a file that dispatches, for which problem, which kernel serves which variant, and what to mind."""
+    """A dispatching file: its text, its problem, the kernel that serves each variant, and warnings."""
 
     text: str
     problem: str
@@ -29,7 +29,7 @@ class DispatchMade(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Kernels of a problem, as its file declares it."""
+    """Kernels of a problem. ``problem`` is the problem as its file declares it, without a chosen variant."""
 
     problem: Problem
     kernels: tuple[Candidate, ...]
@@ -38,15 +38,15 @@ class _Wanted(NamedTuple):
 def make_dispatch(
     store: Store, named: Sequence[str], settings: Settings, *, backend: Backend | None = None
 ) -> DispatchMade:
-    """A drop-in of the kernels that are named, which chooses among them by the shape and dtype of its input.
+    """A drop-in of the named kernels, which chooses among them by the shape and dtype of its input.
 
     Args:
-        named: kernels' hashes, and problems: the best kernel of each of their variants (``P@2``: of that one alone).
-        backend: only kernels in this language.
+        named: hashes of kernels, and problems, meaning the best kernel of each variant (``P@2``: of that one alone).
+        backend: use only kernels in this language.
 
     Raises:
-        UsageError: no kernel is named, or one that never passed, was refused or was judged elsewhere; kernels of
-            different problems or languages.
+        UsageError: no kernel is named, a kernel never passed on the common machine or was refused, or the kernels are
+            of different problems or languages.
     """
     from kernelwright.export import assign_routes, export_dispatch
 
@@ -59,7 +59,7 @@ def make_dispatch(
     if len(languages) > 1:
         raise UsageError(
             f"these kernels are in several languages: {', '.join(languages)}",
-            hint="choose those of one with --backend: a call is on one device",
+            hint="choose one language with --backend, since a call runs on one device",
         )
     evidence = _of_one_machine([entry for kernel in kernels for entry in _evidence(store, wanted.problem, kernel)])
     for kernel in kernels.values():
@@ -72,7 +72,7 @@ def make_dispatch(
 
 
 def _wanted(store: Store, name: str, settings: Settings, backend: Backend | None) -> _Wanted:
-    """What a word of the command line names."""
+    """The kernels that a word of the command line names."""
     if _HASH.fullmatch(name):
         kernel = store.candidate(name)
         return _Wanted(store.problem(kernel.problem_id).declared, (kernel,))
@@ -98,7 +98,7 @@ def _one_problem(found: Sequence[_Wanted]) -> _Wanted:
 
 
 def _evidence(store: Store, problem: Problem, sha256: str) -> list[StoredEvaluation]:
-    """What counts of a kernel on each variant and machine, on the present text of the problem."""
+    """The decisive evaluation of a kernel for each variant and machine, on the current text of the problem."""
     found: dict[tuple[str, str], StoredEvaluation] = {}
     for variant in store.variants_of(problem):
         for entry in store.evaluations(problem=variant.id, candidate=sha256, control=False, current_only=True):
@@ -118,7 +118,7 @@ _REFUTES = (
 
 
 def _weight(entry: StoredEvaluation) -> int:
-    """How decisive an evaluation is; of equal ones the later counts, as on the board."""
+    """How decisive an evaluation is. Among equal ones the later one counts, as on the board."""
     timing = entry.verdict.timing
     if _refuted(entry) or (entry.verdict.passed and timing is not None and timing.confirmed):
         return 3
@@ -130,7 +130,7 @@ def _refuted(entry: StoredEvaluation) -> bool:
 
 
 def _of_one_machine(evidence: Sequence[StoredEvaluation]) -> list[StoredEvaluation]:
-    """Those of the environment in which most was measured: speedups of different ones do not compare."""
+    """The evaluations of the environment with the most measurements; speedups of different ones do not compare."""
     by_environment: dict[str, list[StoredEvaluation]] = {}
     for entry in evidence:
         by_environment.setdefault(entry.environment.id, []).append(entry)
@@ -143,7 +143,7 @@ def _of_one_machine(evidence: Sequence[StoredEvaluation]) -> list[StoredEvaluati
 
 
 def _refuse_unproved(kernel: Candidate, evidence: Sequence[StoredEvaluation]) -> None:
-    """A kernel is checked on all variants whichever is timed: what refutes it on one refutes it."""
+    """Raise UsageError for a kernel that was refuted or never passed. A failure on any variant refutes a kernel."""
     own = [entry for entry in evidence if entry.candidate.sha256 == kernel.sha256]
     name = kernel.sha256[:_DIGITS]
     refuted = next((entry for entry in own if _refuted(entry)), None)
@@ -152,7 +152,7 @@ def _refuse_unproved(kernel: Candidate, evidence: Sequence[StoredEvaluation]) ->
         raise UsageError(f"kernel {name} was refused: {why}", hint="leave it out, or have it judged again")
     if not any(entry.verdict.passed for entry in own):
         raise UsageError(
-            f"kernel {name} never passed where the others were measured",
+            f"kernel {name} never passed on the machine where the others were measured",
             hint=f"kernelwright kernels verify {name}",
         )
 
@@ -165,7 +165,7 @@ def _measured(entry: StoredEvaluation) -> Measured:
 
 
 def _warnings(routes: Sequence[Route], kernels: Iterable[str]) -> list[str]:
-    """What is not proved as far as it could be, and what has no place in the file."""
+    """Warnings about kernels that were not confirmed or are not in the file."""
     served = {route.kernel.sha256 for route in routes if route.kernel is not None}
     found = {
         sha256: f"kernel {sha256[:_DIGITS]} is not in the file: it is the fastest on no shape"

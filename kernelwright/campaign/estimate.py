@@ -1,4 +1,4 @@
-"""What a run would ask of models and of the referee, before it is started. Nothing is opened and nothing is sent."""
+"""An estimate of a run's use of models and of the referee, before it starts. Nothing is opened and nothing is sent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kernelwright.config import Settings
 from kernelwright.prompts import DeviceFacts, Task, render
 from kernelwright.records import Problem, Record
 
-# Tokens of English and code have three to four characters; kernels and advice are as long as those of recorded runs.
+# Tokens of English and code have three to four characters. Lengths of kernels and advice are from recorded runs.
 CHARACTERS_A_TOKEN = 3.5
 KERNEL_TOKENS = 2500
 ADVICE_TOKENS = 250
 FORECAST_TOKENS = 100
 NOTES_TOKENS = 500
-EVIDENCE_TOKENS = 1200  # about a kernel that a prompt shows
-SECONDS_AN_EVALUATION = 12.0  # where the store knows none yet
-CONFIRMATIONS = 2  # of a problem's best candidates, each some three evaluations long
+EVIDENCE_TOKENS = 1200  # evidence about one kernel in a prompt
+SECONDS_AN_EVALUATION = 12.0  # if the store has no evaluations yet
+CONFIRMATIONS = 2  # of a problem's best candidates, each about three evaluations long
 
 
 class RoleEstimate(Record):
-    """What one role would ask. Costs are None where nobody knows the price.
+    """The prompts, tokens and cost of one role. Costs are None if the price is unknown.
 
-    ``worst_usd`` is the most that a budget would reserve for all of it: the longest replies, nothing cached.
+    ``worst_usd`` is the most that a budget would reserve for all prompts: the longest replies, nothing cached.
     """
 
     role: str
@@ -40,7 +40,7 @@ class RoleEstimate(Record):
 
 
 class Estimate(Record):
-    """What a run would take, for each role that a model plays, and of the referee."""
+    """The expected use of a run: of each role that is a model, and of the referee."""
 
     roles: tuple[RoleEstimate, ...]
     evaluations: int
@@ -48,7 +48,7 @@ class Estimate(Record):
 
     @property
     def cost_usd(self) -> float | None:
-        """Of all roles; None where any is unknown."""
+        """The cost of all roles; None if the cost of any role is unknown."""
         costs = [role.cost_usd for role in self.roles]
         known = [cost for cost in costs if cost is not None]
         return sum(known) if len(known) == len(costs) else None
@@ -58,7 +58,7 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
     """The prompts, tokens and cost of a run over all of its rounds, and the referee's time.
 
     Args:
-        seconds_an_evaluation: of the referee, from earlier runs; None for a rule of thumb.
+        seconds_an_evaluation: the referee's seconds, from earlier runs; None for a rule of thumb.
     """
     model = is_model(settings.coder.model)
     samples = settings.recipe.samples if model else 1
@@ -69,7 +69,7 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
     later = len(problems) * (settings.rounds - 1)
     roles = []
     if model:
-        writers = (settings.coder.model, *settings.models)  # as if they wrote equally many
+        writers = (settings.coder.model, *settings.models)  # each is assumed to write the same number of kernels
         tokens = int(samples * (first + later * each)) // len(writers)
         prompts = max(evaluations // len(writers), 1)
         roles += [_role("coder", spec, prompts, tokens, KERNEL_TOKENS, settings, prices) for spec in writers]
@@ -92,13 +92,13 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
 
 
 def _scratchpads(problems: Sequence[Problem], settings: Settings) -> int:
-    """How often what was learned is summed up: before a round after every so many."""
+    """The number of scratchpad summaries: one after every ``scratchpad_every`` rounds, except after the last round."""
     every = settings.recipe.scratchpad_every
     return len(problems) * ((settings.rounds - 1) // every) if every else 0
 
 
 def _prompt_tokens(problem: Problem, settings: Settings) -> int:
-    """Of the first prompt about a problem; the mean over what the islands of a search write in."""
+    """The tokens of the first prompt about a problem, as a mean over the languages of a search's islands."""
     search = load_recipe(settings.recipe.name).search
     languages = (settings.backend,) if search is None else search.backends(settings.backend)
     prompts = [

@@ -1,4 +1,4 @@
-"""The step's memory, kept in the store."""
+"""The ledger of a step, kept in the store."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernelwright.records import Advice, Candidate, Evaluation
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-FORECAST = "forecast"  # the kind of events that keep them
+FORECAST = "forecast"  # kinds of events in the store
 DUPLICATE = "duplicate"
 FRUITLESS = "fruitless"
 SCRATCHPAD = "scratchpad"
 
 
 def forecasts_of(store: Store, run_id: str) -> list[tuple[str, Forecast]]:
-    """What a run's Verifier said, in order, with the problem that it is about."""
+    """The forecasts of a run's Verifier in order, each with its problem."""
     return [
         (event.data["problem"], Forecast.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
         for event in store.events(run_id, kind=FORECAST)
@@ -28,7 +28,7 @@ def forecasts_of(store: Store, run_id: str) -> list[tuple[str, Forecast]]:
 
 
 def duplicates_of(store: Store, run_id: str) -> list[tuple[str, Duplicate]]:
-    """What a run did not judge again, in order, with the problem that it is of."""
+    """The duplicates that a run did not judge, in order, each with its problem."""
     return [
         (event.data["problem"], Duplicate.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
         for event in store.events(run_id, kind=DUPLICATE)
@@ -36,7 +36,7 @@ def duplicates_of(store: Store, run_id: str) -> list[tuple[str, Duplicate]]:
 
 
 def fruitless_of(store: Store, run_id: str) -> list[tuple[str, Fruitless]]:
-    """When a run's Coders gave nothing to judge, in order, with the problem that they were asked about."""
+    """The requests for which a run's Coders gave nothing to judge, in order, each with its problem."""
     return [
         (event.data["problem"], Fruitless.model_validate({k: v for k, v in event.data.items() if k != "problem"}))
         for event in store.events(run_id, kind=FRUITLESS)
@@ -44,7 +44,7 @@ def fruitless_of(store: Store, run_id: str) -> list[tuple[str, Fruitless]]:
 
 
 def past_forecasts(store: Store, run_id: str) -> list[Past]:
-    """A run's forecasts, each held against the verdict on the same candidate; the first word on it stands."""
+    """A run's forecasts, each with the verdict on the same candidate. The first forecast of a candidate counts."""
     verdicts = store.search_statuses(run_id)
     first = {(problem, forecast.candidate): forecast for problem, forecast in reversed(forecasts_of(store, run_id))}
     past = []
@@ -57,14 +57,14 @@ def past_forecasts(store: Store, run_id: str) -> list[Past]:
 
 
 def verifier_record(store: Store, run_id: str) -> TrackRecord | None:
-    """How right a run's Verifier was; None where it said nothing."""
+    """How often a run's Verifier was right; None if it made no forecast."""
     return track_record(past_forecasts(store, run_id)) if forecasts_of(store, run_id) else None
 
 
 class StoreLedger:
-    """One run's evaluations and proposals of one problem.
+    """One run's evaluations and proposals for one problem.
 
-    A candidate has its row before it is judged, so a resumed run judges the very one that the killed run proposed.
+    A candidate is stored before it is judged, so a resumed run judges the same candidate that the killed run proposed.
     """
 
     def __init__(self, store: Store, run_id: str, problem_id: str) -> None:
@@ -86,7 +86,7 @@ class StoreLedger:
         return self._find(candidate, confirmed=False, purpose="search")
 
     def find_again(self, candidate: Candidate, purpose: Purpose, number: int) -> str | None:
-        """Id of this run's evaluation of the candidate for a purpose, the ``number``-th of them, counted from 0."""
+        """Id of this run's ``number``-th evaluation of the candidate for a purpose, counted from 0."""
         found = self._store.evaluations(
             run_id=self._run_id, problem=self._problem_id, candidate=candidate.sha256, control=False, purpose=purpose
         )
@@ -108,57 +108,57 @@ class StoreLedger:
         return self._store.record_evaluation(evaluation, run_id=self._run_id, step=step, purpose=purpose, action=action)
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
-        """The evaluation under an id, read once: evidence never changes."""
+        """The evaluation under an id. It is read only once, since evidence never changes."""
         if evaluation_id not in self._read:
             self._read[evaluation_id] = self._store.evaluation(evaluation_id).evaluation
         return self._read[evaluation_id]
 
     def action(self, evaluation_id: str) -> Mapping[str, Any]:
-        """What was asked for and done."""
+        """The action of an evaluation: what was requested and done."""
         return self._store.evaluation(evaluation_id).action
 
     def forecast(self, candidate: Candidate, step: int) -> Forecast | None:
-        """What was said of a candidate in a round of this run; the first word stands."""
+        """The forecast for a candidate in a round of this run. The first one counts."""
         said = (
             forecast for problem, forecast in forecasts_of(self._store, self._run_id) if problem == self._problem_id
         )
         return next((one for one in said if (one.candidate, one.round) == (candidate.sha256, step)), None)
 
     def add_forecast(self, forecast: Forecast) -> None:
-        """Keep what a Verifier said."""
+        """Store a Verifier's forecast."""
         data = {"problem": self._problem_id, **forecast.model_dump(mode="json")}
         self._store.event(self._run_id, FORECAST, data)
 
     def past_forecasts(self) -> list[Past]:
-        """All forecasts of the run, on every problem, with what the referee said."""
+        """All forecasts of the run, on every problem, with the referee's verdicts."""
         return past_forecasts(self._store, self._run_id)
 
     def add_duplicate(self, duplicate: Duplicate) -> None:
-        """Keep that a candidate was not judged, unless a process that was killed did so already."""
+        """Record that a candidate was not judged, unless a killed process already recorded it."""
         if (self._problem_id, duplicate) not in duplicates_of(self._store, self._run_id):
             self._store.event(
                 self._run_id, DUPLICATE, {"problem": self._problem_id, **duplicate.model_dump(mode="json")}
             )
 
     def add_fruitless(self, fruitless: Fruitless) -> None:
-        """Keep that a Coder gave nothing, unless a process that was killed did so already."""
+        """Record that a Coder gave nothing, unless a killed process already recorded it."""
         if (self._problem_id, fruitless) not in fruitless_of(self._store, self._run_id):
             self._store.event(
                 self._run_id, FRUITLESS, {"problem": self._problem_id, **fruitless.model_dump(mode="json")}
             )
 
     def scratchpad(self, step: int) -> str | None:
-        """The notes that were made of the problem before a round of this run; the first ones stand."""
+        """The notes that were made on the problem before a round of this run. The first ones count."""
         kept = (event.data for event in self._store.events(self._run_id, kind=SCRATCHPAD))
         return next((str(d["text"]) for d in kept if (d["problem"], d["step"]) == (self._problem_id, step)), None)
 
     def add_scratchpad(self, step: int, author: str, text: str) -> None:
-        """Keep notes on the problem."""
+        """Store notes on the problem."""
         data = {"problem": self._problem_id, "step": step, "author": author, "text": text}
         self._store.event(self._run_id, SCRATCHPAD, data)
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
-        """Append a Judge's advice, unless a process that was killed did so already."""
+        """Append a Judge's advice, unless a killed process already appended it."""
         earlier = self._store.notes(candidate=candidate.sha256, run_id=self._run_id)
         if not any((note.evaluation_id, note.role, note.step) == (evaluation_id, role, step) for note in earlier):
             self._store.add_note(candidate.sha256, evaluation_id, role, advice, self._run_id, step)

@@ -1,6 +1,6 @@
-"""What a run knows of earlier ones: the library of measured moves, what Judges found out, and what kernels cost.
+"""A run's knowledge of earlier runs: the library of measured moves, Judges' insights, and the learned cost model.
 
-Each is mined once, when it is first asked for, from what the store held when the run began.
+Each is mined once, on first use, from the rows that the store held when the run began.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from kernelwright.config import Settings
     from kernelwright.store import Store, StoredInsight, TriedKernel
 
-MOST_TRANSFERS = 8  # moves that a search is offered for a kernel
-DIFF_CHARACTERS = 1500  # of what was changed where a move gained most
+MOST_TRANSFERS = 8  # moves offered to a search for one kernel
+DIFF_CHARACTERS = 1500  # of the change where a move gained most
 
 
 def library_of(store: Store, *, before_run: str | None = None, backend: Backend | None = None) -> Library:
     """The library of a store's measured moves.
 
     Args:
-        before_run: only what was measured before this run began, and never by it.
+        before_run: use only measurements from before this run began.
     """
     return Library.mined(store.tried(before_run=before_run, backend=backend), store.problem_sources())
 
 
 class RunMemory:
-    """What was there when a run began, so that a run that is resumed knows what it knew before.
+    """The knowledge of the store when a run began, so that a resumed run knows the same.
 
     Args:
-        judged_in: where the kernels of each language of the run are judged; of a language, what was measured on devices
-            of another class is left out, and what kernels cost is learned from this very environment.
+        judged_in: the environment that judges each language of the run. Measurements on another class of device are
+            left out. The cost model is learned from this environment alone.
         settings: say how much prompts show.
     """
 
@@ -61,18 +61,18 @@ class RunMemory:
         self._lock = threading.Lock()  # problems are worked on side by side
 
     def of(self, problem: Problem) -> ProblemMemory:
-        """What is known about a problem."""
+        """The knowledge about one problem."""
         return ProblemMemory(
             self, problem, moves=self._settings.recipe.moves_shown, insights=self._settings.recipe.insights_shown
         )
 
     def near(self, backend: Backend, operators: Mapping[str, int], bound: str) -> list[MeasuredMove]:
-        """Moves of a language that paid, those measured on the likest problems first."""
+        """Moves in a language that paid, those measured on the most similar problems first."""
         near = self._library(backend).near(operators, bound=bound, device_class=self._judged_in[backend].device_class)
         return [one.move for one in near if one.move.paid]
 
     def insights(self, backend: Backend) -> Sequence[tuple[StoredInsight, Mapping[str, int]]]:
-        """What Judges found out of a language before the run began, with each problem's operators, oldest first."""
+        """Judges' insights on a language from before the run, the oldest first, each with its problem's operators."""
         with self._lock:
             if backend not in self._said:
                 found = self._store.insights(before_run=self._run_id, backend=backend)
@@ -82,7 +82,7 @@ class RunMemory:
             return self._said[backend]
 
     def timed(self, problem: Problem, backend: Backend, baseline: str) -> list[tuple[str, Choice]]:
-        """Of each kernel that was timed for a problem as it is now, on this machine: its latest evaluation and speed.
+        """The latest evaluation id and speed of each kernel timed on this machine for the problem's current text.
 
         The speed is the log of the lower end of the speedup's interval.
         """
@@ -109,7 +109,7 @@ class RunMemory:
         return tuple(KernelView.of(one.candidate, one.verdict) for one in evaluations)
 
     def diff(self, move: MeasuredMove) -> str:
-        """What was changed where a move gained most, as a unified difference cut to a length."""
+        """The change where a move gained most, as a unified diff cut to :data:`DIFF_CHARACTERS`."""
         if move.id not in self._diffs:
             self._diffs[move.id] = self._diff(move)
         return self._diffs[move.id]
@@ -138,7 +138,7 @@ class RunMemory:
 
 
 class _Said(NamedTuple):
-    """An insight with where it is from: empty for the problem itself."""
+    """An insight and the other problem that it is from (``elsewhere``; empty for the same problem)."""
 
     insight: Insight
     elsewhere: str
@@ -146,7 +146,7 @@ class _Said(NamedTuple):
 
 
 class ProblemMemory:
-    """What is known about one problem: moves for its search and its prompts, and insights."""
+    """The knowledge about one problem: moves for its search and its prompts, and insights."""
 
     def __init__(self, run: RunMemory, problem: Problem, *, moves: int, insights: int) -> None:
         self._run = run
@@ -157,16 +157,16 @@ class ProblemMemory:
         self._by_bound: dict[tuple[Backend, str], list[MeasuredMove]] = {}
 
     def transfers(self, coder: Coder, attempt: Attempt) -> list[dict[str, Any]]:
-        """Moves that may be made on a kernel, the best first; for the code generator those that its schedule admits."""
+        """Moves to try on a kernel, the best first. The offline Coder gets only moves that fit its schedule."""
         told = isinstance(coder, ModelRole)
         moves = self._near(attempt.candidate.backend, _bound_of(attempt))
         fitting = [move for move in moves if told or _fits(move, attempt.action.get("schedule"))]
         return [self._transfer(move, told) for move in fitting[:MOST_TRANSFERS]]
 
     def ranks(self, candidate: Candidate) -> Rank | None:
-        """What says of settings of a kernel's knobs what they are expected to be worth; None where nothing is known.
+        """A function that predicts the worth of knob settings of a kernel, or None.
 
-        Known is what a cost model says that orders kernels of problems that it was not trained on better than chance.
+        It is None unless the cost model orders kernels of held-out problems better than chance.
         """
         costs = self._run.costs(candidate.backend)
         if costs.before.model is None:
@@ -208,7 +208,7 @@ class ProblemMemory:
         return self._run.contrasts(self._problem, context, count)
 
     def _elsewhere(self, backend: Backend, bound: str, tags: set[str]) -> list[_Said]:
-        """What was found out on problems like this one, of kernels limited by the same, or of what came up here."""
+        """Insights on similar problems, of kernels with the same bound or with a tag that came up on this problem."""
         found = []
         for one, operators in self._run.insights(backend):
             same = one.insight.tag in tags or (one.bound == bound and bound != "unknown")
@@ -219,12 +219,12 @@ class ProblemMemory:
 
 
 def _insights_on(attempt: Attempt, backend: Backend) -> tuple[Insight, ...]:
-    """What the advice that stands with an attempt found out, where that is of kernels in a language."""
+    """The insights of an attempt's advice; none if the attempt is in another language."""
     return attempt.advice.insights if attempt.advice and attempt.candidate.backend == backend else ()
 
 
 def _ranked(said: Sequence[_Said]) -> list[_Said]:
-    """The most severe first, of equals those of the likest problem, each finding once."""
+    """Insights without repetition, the most severe first, then those of the most similar problem."""
     ranked = sorted(said, key=lambda one: (SEVERITIES.index(one.insight.severity), -round(one.closeness, 1)))
     return list({(one.insight.tag, one.insight.text.casefold()): one for one in reversed(ranked)}.values())[::-1]
 
@@ -236,19 +236,19 @@ def _said_line(one: _Said) -> str:
 
 
 def _fits(move: MeasuredMove, schedule: Any) -> bool:
-    """Whether a schedule has the choices that the move changes, as they were before it where it was measured."""
+    """Whether a schedule has the values from which the move was measured."""
     if not move.change or not isinstance(schedule, Mapping):
         return False
     return all(knob in schedule and schedule[knob] == move.before.get(knob) for knob in move.change)
 
 
 def _line(move: MeasuredMove) -> str:
-    """A move with what was measured of it, on one line."""
+    """A move and its measured outcome on one line."""
     return f"{move.told}: {move.outcome()}"
 
 
 def _bound(context: StepContext) -> str:
-    """What limits the kernel that is gone on from, or the best one where nothing is."""
+    """The bound of the first parent kernel, or of the best kernel if there is no parent."""
     parents = context.assignment.parents
     first = next((a for a in context.attempts if parents and a.candidate.sha256 == parents[0]), None)
     chosen = first or best_attempt(context.in_language(context.backend).attempts, context.baseline)

@@ -1,4 +1,4 @@
-"""How sure a mean over problems, and the ratio of two such means, can be."""
+"""Confidence intervals of means over problems, and of the ratio of two such means."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kernelwright.records import Interval, Record
 
 LEAST_PROBLEMS = 3  # below it, a bootstrap over problems says nothing
 _RESAMPLES = 5000
-_AT_ONCE = 500  # of these, to bound the memory; a divisor
+_AT_ONCE = 500  # resamples at once, to bound the memory; divides _RESAMPLES
 _SEED = 20151124
 _TO_DEVIATIONS = 1 / (2 * 1.96)  # half of a 95% interval's length is 1.96 deviations
 
 
 class Mean(Record):
-    """A geometric mean with its 95% interval; the ends are None where there are too few problems for one."""
+    """A geometric mean with its 95% interval; the ends are None if there are too few problems for an interval."""
 
     value: float
     low: float | None = None
@@ -46,25 +46,25 @@ class Paired(NamedTuple):
 
 
 def paired_means(a: Sequence[Measured], b: Sequence[Measured]) -> Paired:
-    """Geometric means over common problems with 95% intervals, paired: both runs meet the same resampled problems.
+    """Geometric means over common problems with 95% intervals, paired: both runs use the same resampled problems.
 
     A bootstrap in two stages, as A. C. Davison and D. V. Hinkley describe for hierarchical data ("Bootstrap methods and
     their application", 1997, section 3.8), and T. Kalibera and R. Jones for ratios of times ("Quantifying performance
     changes with effect size confidence intervals", technical report 4-12, University of Kent, 2012): problems are drawn
-    with replacement, and then for each drawn problem a measurement, normal in the log with the deviation that its own
-    confirmation interval says. What was measured is noisy already, so this counts the noise of measuring twice: too
-    wide rather than too narrow where that noise is all there is.
+    with replacement, and then for each drawn problem a measurement, normal in the log with the deviation of its own
+    confirmation interval. Measurements are noisy already, so this counts their noise twice. If that noise dominates,
+    the interval is too wide rather than too narrow.
 
-    Percentiles of a bootstrap are too narrow where problems are few. Their levels are therefore expanded to what a
-    t-interval has, and each end is no nearer than that of a t-interval with the bootstrap's standard error, both after
+    Percentiles of a bootstrap are too narrow for few problems. Their levels are therefore expanded to those of a
+    t-interval, and each end is no nearer than that of a t-interval with the bootstrap's standard error, both after
     T. C. Hesterberg ("What teachers should know about the bootstrap", The American Statistician 69, 2015,
     arXiv:1411.5279). The draws are seeded: the same numbers have the same interval.
 
     Args:
-        a, b: of the same problems in the same order; a problem without a kernel has the value 0.
+        a, b: measurements of the same problems in the same order; a problem without a kernel has the value 0.
 
     Raises:
-        ValueError: no problems, or not equally many.
+        ValueError: no problems, or different numbers of them.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Recipes: named sets of settings that make the one engine search as a published system does."""
+"""Recipes: named sets of settings that make the engine search like a published system."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SUFFIX = ".toml"
 
 
 class Recipe(Record):
-    """Settings that hold where nothing else was said.
+    """Settings that replace the defaults.
 
     Attributes:
-        source: the system that it follows, with where it was published; empty for our own.
-        differs: what it does otherwise than that system, or not at all; one sentence each.
-        judge_is_coder: the Coder's model is the Judge as well, where none was named.
-        verifier_is_coder: the Coder's model is the Verifier as well, where none was named.
+        source: the system that the recipe follows and its publication; empty for our own recipes.
+        differs: differences from that system, one sentence each.
+        judge_is_coder: if no Judge is named, the Coder's model is the Judge as well.
+        verifier_is_coder: if no Verifier is named, the Coder's model is the Verifier as well.
         search: how an evolutionary search is set up; None for a recipe that follows one line of kernels.
     """
 
@@ -51,7 +51,7 @@ def load_recipe(name: str) -> Recipe:
     """A recipe by its name, or from a file whose path ends in ``.toml``.
 
     Raises:
-        UsageError: there is none, or the file is none.
+        UsageError: no such recipe, or the file is not a recipe.
     """
     if name.endswith(SUFFIX):
         return _read(Path(name), Path(name).stem)
@@ -66,10 +66,10 @@ def load_recipe(name: str) -> Recipe:
 
 
 def with_recipe(settings: Settings) -> Settings:
-    """Settings with what their recipe says wherever they have nothing but a default.
+    """Settings with the values of their recipe in place of defaults.
 
     Raises:
-        UsageError: no such recipe, or it sets what is no setting.
+        UsageError: no such recipe, or it sets an unknown setting.
     """
     recipe = load_recipe(settings.recipe.name)
     origin = f"recipe {recipe.name}"
@@ -82,23 +82,23 @@ def with_recipe(settings: Settings) -> Settings:
 
 
 def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequence[str] = ()) -> SearchPlan | None:
-    """A recipe's search as a run has it: with the models that write for the run; None where the recipe has none.
+    """A recipe's search with the models that write for the run; None if the recipe has no search.
 
     Raises:
-        UsageError: kernels of an island's backend have none of its axes, its coder does not write them, no island
-            writes for the run's backend, it names models that the run lacks, or there are several models and no search
-            to draw among them.
+        UsageError: an island's axes do not exist for its backend, its coder cannot write that backend, no island
+            writes for the run's backend, the recipe names models that the run lacks, or there are several models but
+            no search to choose among them.
     """
     writers = (coder, *models)
     if models and (unfit := [spec for spec in writers if not is_model(spec)]):
-        raise UsageError(f"{unfit[0]} is no language model, and a search draws among those", hint="name models alone")
+        raise UsageError(f"{unfit[0]} is not a language model, so no search can choose it", hint="name only models")
     if len(set(writers)) < len(writers):
-        raise UsageError("a model is named twice", hint="'models' are those beside the coder's")
+        raise UsageError("a model is named twice", hint="'models' lists the models besides the coder's")
     plan = recipe.search
     if plan is None:
         if models:
             raise UsageError(
-                f"the recipe {recipe.name} follows one line of kernels, and has one model write it",
+                f"the recipe {recipe.name} follows one line of kernels and uses a single model",
                 hint="choose one that evolves kernels: 'kernelwright recipes list'",
             )
         return None
@@ -107,7 +107,7 @@ def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequenc
         _require_language(island, coder)
     if backend not in (written := plan.backends(backend)):
         raise UsageError(
-            f"no island of the recipe {recipe.name} writes for --backend {backend}, whose kernels are to win",
+            f"no island of the recipe {recipe.name} writes kernels for --backend {backend}",
             hint=f"use {' or '.join(f'--backend {name}' for name in written)}",
         )
     named = [*plan.models, *(island.model for island in plan.islands if island.model)]
@@ -120,7 +120,7 @@ def planned_search(recipe: Recipe, backend: Backend, coder: str, models: Sequenc
 
 
 def _require_language(island: IslandPlan, coder: str) -> None:
-    """UsageError unless whoever writes for an island writes in its language."""
+    """Raise UsageError if an island's coder cannot write its backend."""
     if not island.backend:
         return
     writer = coders.build(island.model or coder)
@@ -132,10 +132,10 @@ def _require_language(island: IslandPlan, coder: str) -> None:
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe sets, by the names of settings: ``samples`` in its file is ``recipe.samples``.
+    """The values that a recipe sets, by full name: ``samples`` in its file becomes ``recipe.samples``.
 
     Raises:
-        UsageError: it sets what is no setting.
+        UsageError: the recipe sets an unknown setting.
     """
     return {
         NAMES.find(f"recipe.{name}") or NAMES.known(name, f"recipe {recipe.name}"): value
@@ -153,13 +153,13 @@ def _read(path: Path, name: str) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(
-            f"{path} is no recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"{path} is not a recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}",
             hint="'kernelwright recipes show cudaforge' prints one",
             file=str(path),
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
         raise UsageError(
-            f"{path} is no recipe: {error}",
+            f"{path} is not a recipe: {error}",
             hint="'kernelwright recipes show cudaforge' prints one",
             file=str(path),
         ) from error

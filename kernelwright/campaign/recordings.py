@@ -1,4 +1,4 @@
-"""The replies that a run used, as a recording that anybody can replay without a key."""
+"""The replies that a run used, as a recording that can be replayed without an API key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def record_run(store: Store, run_id: str) -> tuple[str, int]:
     """The text of a recording of a run, and the number of its replies.
 
-    A Coder's edits become the whole file that they led to: where timings differ, so may the kernel that is edited.
+    A Coder's edits become the whole resulting file, since a replay with other timings may edit another kernel.
     """
     replies = [_recorded(store, use) for use in store.uses(run_id)]
     return write_recording(replies), len(replies)
@@ -42,7 +42,7 @@ def _recorded(store: Store, use: UsedReply) -> RecordedReply:
 
 
 def _source_made(store: Store, use: UsedReply) -> str | None:
-    """The source of the candidate that a prompt led to; None where it led to none."""
+    """The source of the candidate that a prompt led to, or None."""
     rows = store.query(
         "SELECT source_sha256 FROM candidates WHERE prompt_sha256 = ? AND problem = ?", [use.prompt_sha256, use.problem]
     )

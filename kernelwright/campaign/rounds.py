@@ -1,4 +1,4 @@
-"""A run round by round: how good the best kernel of each problem was after each of them."""
+"""A run round by round: the quality of each problem's best kernel after each round."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class RoundSummary(Record):
-    """After a round, over all problems of a run, by the best kernel so far.
+    """The state after a round over all problems of a run, by the best kernel so far.
 
-    The best kernel is the one whose lower bound over the first baseline is the greatest, as the search measured it, of
-    those that were not timed elsewhere than kernels of the run's backend are.
+    The best kernel has the greatest lower bound of its speedup over the first baseline, as the search measured it.
+    Kernels that were timed on another device than those of the run's backend do not count.
 
     Attributes:
-        round: from one.
-        judged: candidates judged in this round. ``passed``: of those, the ones that passed.
+        round: number of the round, counted from 1.
+        judged: number of candidates judged in this round. ``passed``: number of these that passed.
         solved: problems that have a kernel that passed.
         mean: geometric mean of the median speedups by baseline; a problem without a kernel counts as 1.
         faster: problems whose best kernel is called faster, by baseline.
-        problems: all of the run.
+        problems: number of problems of the run.
     """
 
     round: int
@@ -37,7 +37,7 @@ class RoundSummary(Record):
 
 
 def rounds_of(store: Store, run_id: str) -> list[RoundSummary]:
-    """One summary for each round in which something was judged, in order; kernels that were not timed count as 1."""
+    """One summary for each round up to the last with an evaluation; kernels that were not timed count as 1."""
     from kernelwright.evaluator import geometric_mean
 
     run = store.run(run_id)
@@ -72,7 +72,7 @@ def rounds_of(store: Store, run_id: str) -> list[RoundSummary]:
 
 
 def _bound(verdict: Verdict | None, baselines: Sequence[str]) -> float:
-    """What ranks a kernel; below everything where there is none."""
+    """The value that ranks a kernel; no kernel ranks below all others."""
     if verdict is None:
         return -1.0
     speedup = verdict.speedup(baselines[0])

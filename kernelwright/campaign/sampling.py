@@ -1,8 +1,8 @@
-"""Benches: k independent samples of each of many problems, written, kept, and judged whenever somebody wants them.
+"""Benches: k independent samples of each of many problems, which are written, kept, and judged on request.
 
-All state is in the store's rows: what is written is not written again, and what is judged in an environment is not
-judged there again. Any number of processes may work on one bench, say one for each GPU: each takes the problems that no
-other has.
+All state is in the store's rows. A written sample is not written again, and a sample that was judged in an environment
+is not judged there again. Any number of processes may work on one bench, for example one for each GPU. Each process
+takes the problems that no other process holds.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
     from kernelwright.evaluator import RefereeLike
     from kernelwright.store import RunRow, Store
 
-MOST_RUNS = 10_000  # of a store, that are looked through for a bench
+MOST_RUNS = 10_000  # runs of a store that are searched for a bench
 
 
 class Sampler(Driver):
     """Makes benches and works on them; see :class:`Driver`.
 
-    Work on a bench uses the settings that it was made with, at today's places.
+    Work on a bench uses the settings that it was made with, and the paths of the current ones.
     """
 
     def create(self, plan: SamplePlan, problems: Sequence[Problem], samples: Sequence[Sample] = ()) -> str:
         """Make a bench; returns the id of its run.
 
         Args:
-            samples: those that are there already, such as kernels that were written elsewhere.
+            samples: samples that exist already, such as kernels that were written elsewhere.
 
         Raises:
-            UsageError: no problem, one named twice, a name that the store has already, or an unknown coder.
+            UsageError: no problem, one named twice, a name that the store already has, or an unknown coder.
         """
         ids = [problem.id for problem in problems]
         if not ids or len(set(ids)) != len(ids):
@@ -84,17 +84,17 @@ class Sampler(Driver):
         return self._store.create_bench(config, problems, samples)
 
     def work(self, run_id: str, *, write: bool = True, judge: bool = True, **budgets: float | None) -> CampaignResult:
-        """Write the samples that a bench lacks, and judge those that were not judged here.
+        """Write the samples that a bench lacks, and judge those that were not judged in this environment.
 
         Args:
-            write: False leaves samples that are missing unwritten. ``judge``: False leaves all unjudged.
-            budgets: new ones for the whole bench: ``max_minutes``, ``max_cost_usd``, ``max_tokens``,
+            write: whether to write missing samples. ``judge``: whether to judge samples.
+            budgets: new budgets for the whole bench: ``max_minutes``, ``max_cost_usd``, ``max_tokens``,
                 ``max_device_seconds``; None keeps the old one.
 
         Raises:
-            UsageError: no such run, it is no bench, or was cancelled; or another process writes samples of it.
-            SandboxError, MissingToolError: it cannot be done here.
-            StoreError: the store failed; what was finished is in it.
+            UsageError: no such run, it is not a bench, it was cancelled, or another process writes samples of it.
+            SandboxError, MissingToolError: the work cannot be done here.
+            StoreError: the store failed; finished work is kept in it.
         """
         stored = self._store.run(run_id)
         plan = plan_of(stored)
@@ -107,7 +107,7 @@ class Sampler(Driver):
         writes = write and plan.origin == "written"
         asked = models_of(config) if writes else ()
         with ExitStack() as held:
-            if writes:  # whoever asks models keeps the run's budget, and there can be one of these alone
+            if writes:  # the process that asks models counts the run's budget, so there can be only one
                 held.enter_context(RunLock(self._store.path, stored.id))
             models = held.enter_context(Models(settings, asked))
             referee = held.enter_context(self._open_referee(settings))
@@ -142,9 +142,9 @@ class Sampler(Driver):
         )
 
     def _how_it_stands(self, run_id: str) -> RunStatus:
-        """The status of a bench on which nobody here works any more. ``paused`` would stop those who still do.
+        """The status of a bench when this process stops. It is not ``paused`` while other processes go on.
 
-        A problem on which the machine failed is over as well; :meth:`work` tries it again.
+        ``paused`` would stop them. A problem on which the machine failed is over as well; :meth:`work` tries it again.
         """
         rows = rows_of(self._store, run_id)
         left = [row.problem for row in rows if row.state not in {"done", "failed"}]
@@ -153,7 +153,7 @@ class Sampler(Driver):
         return "running" if any(is_held(self._store.path, lock_of(run_id, name)) for name in left) else "paused"
 
     def _jobs(self, work: _Work, problems: Sequence[Problem], watch: StopWatch) -> str:
-        """Work on all problems; returns the reason of an early stop, or an empty string."""
+        """Work on all problems; returns the reason for an early stop, or an empty string."""
         patience = work.settings.mailbox_minutes
         side_by_side = min(work.side_by_side, len(problems))
         lane = Lane(work.settings, work.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
@@ -200,7 +200,7 @@ class Sampler(Driver):
                 elsewhere.clear()
                 if reason := schedule.run(jobs):
                     return reason
-                # What another process had and has let go of, it may have died over.
+                # Another process that released a problem may have died, so try that problem again.
                 jobs = [job for job in jobs if job.problem.id in elsewhere and not self._is_held(job)]
             return ""
 
@@ -219,7 +219,7 @@ class Sampler(Driver):
 
 @dataclass(frozen=True)
 class _Work:
-    """What one process does on a bench, and what with."""
+    """The work of one process on a bench, with its settings, models and referee."""
 
     run_id: str
     config: RunConfig
@@ -232,7 +232,7 @@ class _Work:
 
     @property
     def side_by_side(self) -> int:
-        """Problems worked on at once. While one waits for a model, others have the referee."""
+        """The number of problems to work on at once. While one waits for a model, others use the referee."""
         asked = self.settings.parallel_problems
         return asked if isinstance(asked, int) else PARALLEL_WITH_MODELS if self.models.metered else 1
 
@@ -241,10 +241,10 @@ def plan_of(run: RunRow) -> SamplePlan:
     """The plan of a bench.
 
     Raises:
-        UsageError: the run is no bench.
+        UsageError: the run is not a bench.
     """
     if run.config.bench is None:
-        raise UsageError(f"run {run.id} is no bench", hint="'kernelwright bench list' shows those")
+        raise UsageError(f"run {run.id} is not a bench", hint="'kernelwright bench list' shows all benches")
     return SamplePlan.model_validate(run.config.bench)
 
 
@@ -254,6 +254,6 @@ def benches(store: Store) -> list[RunRow]:
 
 
 def find_bench(store: Store, name: str) -> RunRow | None:
-    """The bench of that name, or of that id of a run; None where there is none."""
+    """The bench with a name or a run id, or None."""
     found = benches(store)
     return next((run for run in found if plan_of(run).name == name or run.id == name.upper()), None)

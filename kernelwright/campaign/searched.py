@@ -1,4 +1,4 @@
-"""What a run's search knew: its archives and what its operators were worth, as they follow from the store."""
+"""A run's search, rebuilt from the store: its archives and the worth of its operators."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Elite(Record):
 
     Attributes:
         cell: its bin on each axis of the archive; classes by their name, ranges by their number from 0.
-        values: what was measured of it on all axes of its backend, as far as it is known.
-        speedup: by all of its measurements; None where nothing was timed.
-        measurements: how many these are.
+        values: its known values on all axes of its backend.
+        speedup: by all of its measurements; None if it was not timed.
+        measurements: number of its measurements.
     """
 
     kernel: str
@@ -36,7 +36,7 @@ class Elite(Record):
 
 
 class ArmRow(Record):
-    """What an operator, with a model, gained (as a log-ratio) and cost on an island; the older a step, the less."""
+    """The gain (a log-ratio) and cost of an operator with a model on an island. Older steps count less."""
 
     operator: str
     model: str
@@ -47,7 +47,7 @@ class ArmRow(Record):
 
 
 class IslandView(Record):
-    """One island at the end of a run, or where it stands now."""
+    """One island at the end of a run, or in its current state."""
 
     name: str
     backend: Backend
@@ -71,7 +71,7 @@ def _no_moves(attempt: Attempt) -> Sequence[Mapping[str, Any]]:
 
 
 def languages_of(config: RunConfig) -> tuple[Backend, ...]:
-    """What the kernels of a run are written in, the language of the winner first."""
+    """The backends of a run's kernels, the winner's first."""
     if config.search is None:
         return (config.backend,)
     islands = SearchPlan.model_validate(config.search).backends(config.backend)
@@ -85,11 +85,11 @@ def _no_rank(candidate: Candidate) -> None:
 def make_search(
     config: RunConfig, problem_id: str, *, samples: int = 1, moves: Moves = _no_moves, ranks: Ranks = _no_rank
 ) -> Evolution:
-    """The search of a run over a problem, told nothing yet. The run's recipe must set one up.
+    """A new search of a run over a problem, without any evaluations. The run's recipe must set one up.
 
     Args:
-        moves: what it may transfer from other problems.
-        ranks: what is expected of settings of a kernel's knobs.
+        moves: returns the moves that the search may transfer from other problems.
+        ranks: returns a function that predicts the worth of a kernel's knob settings, or None.
     """
     make = partial(
         Search,
@@ -104,7 +104,7 @@ def make_search(
 
 
 def searches_of(store: Store, run: RunRow, problem: str | None = None) -> tuple[SearchView, ...]:
-    """A run's searches, by problem, or that on ``problem`` alone; empty where its recipe sets up none."""
+    """A run's searches in the order of its problems, or the one on ``problem``; empty if its recipe has no search."""
     if run.config.search is None:
         return ()
     by_problem: dict[str, list[Attempt]] = {}
@@ -124,7 +124,7 @@ def searches_of(store: Store, run: RunRow, problem: str | None = None) -> tuple[
 
 
 def attempt_of_row(stored: StoredEvaluation) -> Attempt:
-    """A stored evaluation as the search is told it."""
+    """A stored evaluation in the form that the search takes."""
     return Attempt(
         round=stored.step or 0,
         evaluation_id=stored.id,

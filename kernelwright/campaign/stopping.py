@@ -1,4 +1,4 @@
-"""When a run is to stop before its end: Ctrl-C, SIGTERM, a spent budget, a cancellation from elsewhere."""
+"""Reasons to stop a run before its end: Ctrl-C, SIGTERM, a spent budget, a cancellation by another process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ASK_AGAIN_S = 1.0
 
 
 class StopWatch:
-    """Asked between steps whether to stop, by any thread. The first reason stays the reason."""
+    """Says between steps whether to stop. Any thread may ask. The first reason stays the reason."""
 
     def __init__(self, *, budget_s: float | None = None, asked: Callable[[], str] = lambda: "") -> None:
         """``budget_s``: seconds left to the run; None for no limit. ``asked``: gives further reasons, or ""."""
@@ -39,7 +39,7 @@ class StopWatch:
         self._requested.set()
 
     def reason(self) -> str:
-        """ "" to go on, else "interrupted", "budget", "paused" or "cancelled"."""
+        """The reason to stop: "interrupted", "budget", "paused" or "cancelled"; "" to continue."""
         if not self._reason and self._budget_s is not None and self.seconds >= self._budget_s:
             self.request("budget")
         if not self._reason and (reason := self._asked()):
@@ -47,7 +47,7 @@ class StopWatch:
         return self._reason
 
     def wait(self, seconds: float) -> str:
-        """Wait so long, or until there is a reason to stop; returns it, or ""."""
+        """Wait for some seconds or until there is a reason to stop; returns the reason, or ""."""
         until = time.monotonic() + seconds
         while not (reason := self.reason()) and (left := until - time.monotonic()) > 0:
             self._requested.wait(min(left, _ASK_AGAIN_S))
@@ -55,7 +55,7 @@ class StopWatch:
 
 
 class DeviceSeconds:
-    """What the referee has spent on a run so far. Asked between all steps, so that it reads only what is new."""
+    """The referee's time on a run so far. It is asked between all steps, so it reads only new evaluations."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class DeviceSeconds:
         self._latest = ""
 
     def so_far(self) -> float:
-        """Seconds, all stages of all evaluations."""
+        """The seconds of all stages of all evaluations so far."""
         with self._lock:
             more, self._latest = self._store.device_seconds_after(self._run_id, self._latest)
             self._seconds += more

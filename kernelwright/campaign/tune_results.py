@@ -1,4 +1,4 @@
-"""What a search of one kernel's knobs is asked to do, and what it leaves behind."""
+"""The plan and the result of a search over one kernel's knobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Outcome = Literal["improved", "default", "undecided", "failed", "unfinished"]
 
 
 class TunePlan(Record):
-    """What to tune, and how long. ``candidate``: hash of the kernel whose own setting is the default."""
+    """What to tune and for how long. ``candidate``: hash of the kernel to tune; its own setting is the default."""
 
     candidate: str
     sampler: Sampler = "tpe"
@@ -25,13 +25,13 @@ class TunePlan(Record):
 
 
 class TunedSetting(Record):
-    """A setting that was looked at.
+    """A setting that was tried.
 
     Attributes:
-        changes: what it has that the default has not.
-        speedup: over the default, by the races that lead there; None where it failed.
-        beside: the hash of the setting's kernel that it was raced with, and ``ratio`` its speed over that one's.
-        twin: the hash of the kernel that it is the same machine code as, and so was not judged.
+        changes: its values that differ from the default.
+        speedup: over the default, multiplied along the chain of races back to it; None if the setting failed.
+        beside: hash of the kernel that it was raced with. ``ratio``: its speed over that kernel's.
+        twin: hash of a judged kernel with the same machine code; such a setting is not judged again.
     """
 
     candidate: str
@@ -46,10 +46,9 @@ class TunedSetting(Record):
 
 
 class CostModelUse(Record):
-    """What became of the learned cost model: whether it ordered what was tried, and how good it is.
+    """The use of the learned cost model: whether it ordered the settings, and how good it is.
 
-    ``rank_correlation`` is Spearman's, on problems that it was not trained on, with its 95% interval; None where too
-    little is known here to say.
+    ``rank_correlation`` is Spearman's on held-out problems, with its 95% interval; None if there is too little data.
     """
 
     used: bool = False
@@ -62,14 +61,14 @@ class CostModelUse(Record):
 class TuneResult(Record):
     """The outcome of tuning one kernel.
 
-    ``improved``: ``best`` is faster than the default, by the confirmation. ``default``: no setting is faster than it by
-    more than the noise. ``undecided``: neither could be shown. ``failed``: the default does not pass, or a confirmation
-    refused what was best. ``unfinished``: the run stopped before its end and can be resumed.
+    ``improved``: ``best`` is faster than the default, by the confirmation. ``default``: no setting is faster than the
+    default by more than the noise. ``undecided``: neither could be shown. ``failed``: the default does not pass, or a
+    confirmation refused it. ``unfinished``: the run stopped before its end and can be resumed.
 
     Attributes:
-        best: hash of the kernel to use; the default's where no other one is known to be faster.
+        best: hash of the kernel to use; the default's if no other kernel is known to be faster.
         nearest: hash of the kernel, other than the default's, that ``ratio`` is about.
-        ratio: its speed over the default's, of one confirmation in fresh processes.
+        ratio: its speed over the default's, from one confirmation in fresh processes.
         evaluation: id of the best kernel's evaluation.
     """
 
@@ -116,7 +115,7 @@ class TuneResult(Record):
 
     @property
     def _looked_at(self) -> str:
-        """How many settings were: what was not looked at, nothing is claimed of."""
+        """The number of settings that were tried, in words; the result claims nothing about the others."""
         twins = sum(bool(setting.twin) for setting in self.tried)
         known = self.judged + twins
         return (

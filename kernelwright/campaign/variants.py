@@ -1,4 +1,4 @@
-"""Which shape variants of problems are timed, as somebody asked for them."""
+"""The shape variants of problems that a user wants to time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY = "all"
 
 
 def device_class_of(backend: Backend, settings: Settings) -> DeviceClass:
-    """Whose shapes the kernels of a backend meet on this machine."""
+    """The device class whose shapes the kernels of a backend run on here."""
     if backend == "cpp":
         return "cpu"
     from kernelwright.evaluator import device_of
@@ -22,10 +22,10 @@ def device_class_of(backend: Backend, settings: Settings) -> DeviceClass:
 
 
 def at_variant(problem: Problem, wanted: str | int | None, backend: Backend, settings: Settings) -> Problem:
-    """The problem with the variant timed that is wanted by number or by what it sets; as it is where none is wanted.
+    """The problem with the wanted variant as the timed one. ``wanted`` is its number, its sizes, or None for no change.
 
     Raises:
-        UsageError: it has none, or several, such variants; or its name says which one already.
+        UsageError: no variant or several variants match, or the problem's name says the variant already.
     """
     if wanted is None:
         return problem
@@ -34,7 +34,7 @@ def at_variant(problem: Problem, wanted: str | int | None, backend: Backend, set
 
 
 def at_variants(problems: Iterable[Problem], wanted: str | int | None, settings: Settings) -> tuple[Problem, ...]:
-    """The problems of a run, each with the variant timed that is wanted; ``all``: each in all its variants.
+    """The problems of a run, each with the wanted variant as the timed one; ``all``: one problem for each variant.
 
     Raises:
         UsageError: as :func:`at_variant`.

@@ -21,33 +21,33 @@ EXIT_INTERRUPTED = 130
 
 
 class CommandHome(NamedTuple):
-    """Where a command lives, and the line that ``--help`` shows, so that help loads nothing else."""
+    """The module and function of a command, and its line in ``--help``. Help therefore imports no command."""
 
     home: str
     help: str
 
 
 COMMANDS = {
-    "bench": CommandHome("_bench:bench", "KernelBench-style evaluation: figures of runs, in its own files."),
-    "compare": CommandHome("_compare:compare", "Two runs side by side, and whether they differ by more than noise."),
+    "bench": CommandHome("_bench:bench", "KernelBench-style evaluation: write and judge samples, report the metrics."),
+    "compare": CommandHome("_compare:compare", "Compare two runs, and say whether they differ by more than noise."),
     "config": CommandHome("_config:config", "Show the settings and where each came from."),
     "doctor": CommandHome("_doctor:doctor", "Say what this machine can do, and what is missing."),
     "evaluate": CommandHome("_evaluate:evaluate", "Judge one candidate file."),
-    "kernels": CommandHome("_kernels:kernels", "Winners: list, show, compare, export, judge again."),
-    "mcp": CommandHome("_mcp:mcp", "The referee for agents: an MCP server on standard input and output."),
-    "moves": CommandHome("_moves:moves", "Changes that were measured: what they gained, and where."),
+    "kernels": CommandHome("_kernels:kernels", "List, show, compare, export and verify the best kernels."),
+    "mcp": CommandHome("_mcp:mcp", "Serve the referee to agents: an MCP server on standard input and output."),
+    "moves": CommandHome("_moves:moves", "List measured changes of kernels, with their gains and problems."),
     "optimize": CommandHome("_optimize:optimize", "Write, prove and time kernels for problems."),
     "problems": CommandHome("_problems:problems", "List, show, check and capture problems."),
-    "prompts": CommandHome("_prompts:prompts", "Show what a language model is told."),
+    "prompts": CommandHome("_prompts:prompts", "Show the prompts for language models."),
     "recipes": CommandHome("_recipes:recipes", "List and show search recipes."),
-    "resume": CommandHome("_optimize:resume", "Go on with a run that was stopped."),
-    "rl": CommandHome("_rl:rl", "Rewards, data sets, training, and the referee as a server for trainers."),
+    "resume": CommandHome("_optimize:resume", "Continue a run that was stopped."),
+    "rl": CommandHome("_rl:rl", "Reinforcement learning: rewards, data sets, training, a reward server."),
     "runs": CommandHome("_runs:runs", "List, show, record, pause and cancel runs."),
-    "serve": CommandHome("_serve:serve", "The leaderboard as a web site, with the evidence behind every number."),
+    "serve": CommandHome("_serve:serve", "Serve the leaderboard as a web site, with the evidence behind every number."),
     "store": CommandHome("_store:store", "Check and back up the database."),
-    "submissions": CommandHome("_submissions:submissions", "Kernels that others submitted: judge, list, show."),
-    "tokens": CommandHome("_tokens:tokens", "Who may read a public board, and submit to it."),
-    "tune": CommandHome("_tune:tune", "Search the best setting of a candidate's knobs."),
+    "submissions": CommandHome("_submissions:submissions", "Judge, list, show and prune submitted kernels."),
+    "tokens": CommandHome("_tokens:tokens", "Create, list and revoke access tokens of the leaderboard."),
+    "tune": CommandHome("_tune:tune", "Search for the best values of a candidate's knobs."),
     "version": CommandHome("_version:version", "Print the version."),
 }
 
@@ -60,7 +60,7 @@ class Root(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module when it is wanted."""
+        """The command of that name. Its module is imported on first use."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].home.partition(":")
@@ -70,7 +70,7 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Like Click's, with names near an unknown one."""
+        """Resolve as Click does. For an unknown command, suggest similar names."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=2)
             meant = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -85,14 +85,14 @@ class Root(click.Group):
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
-        """Run, and leave with the exit code of the contract."""
+        """Run the command line and exit with its documented exit code."""
         words = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
         sys.exit(_run(lambda: super(Root, self).main(words, prog_name or "kernelwright", **extra), words))
 
 
 def _run(work: Any, words: Sequence[str]) -> int:
-    """Do the work and turn whatever it raises into an exit code with a message."""
+    """Call ``work``. Turn any exception into a message and an exit code."""
     as_json = "--json" in words
     try:
         code = work()
@@ -145,7 +145,7 @@ def _bug(error: Exception, as_json: bool) -> int:
 
 
 def print_error_json(kind: str, message: str, hint: str, exit_code: int, line: int | None = None) -> None:
-    """The one JSON object of a command that failed. ``line``: of a problem's file, where one is at fault."""
+    """Print the one JSON object of a failed command. ``line`` is the faulty line of a problem file, if known."""
     error: dict[str, Any] = {"type": kind, "message": message, "hint": hint, "exit_code": exit_code}
     if line is not None:
         error["line"] = line

@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from kernelwright.config import Settings
     from kernelwright.store import Store
 
-_FLASHINFER = "flashinfer-trace"  # what its loader calls such a dataset
-_TOLD = 8  # samples without a kernel that are listed
+_FLASHINFER = "flashinfer-trace"  # name of the suite that its loader makes of a dataset
+_TOLD = 8  # samples without a kernel to list at most
 FORMATS = ("kernelbench", "baselines", "leaderboard", "flashinfer", "jsonl", "parquet")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group()
 def bench() -> None:
-    """KernelBench-style evaluation: samples of many problems, verdicts on them, and the field's figures."""
+    """KernelBench-style evaluation: write samples for many problems, judge them, and report the usual metrics."""
 
 
 def problem_options(command: Command) -> Command:
-    """Give a command the problems of a bench, and who judges them how."""
+    """Add options for the problems of a bench and for how they are judged."""
     for option in (
         suite_dir_option,
         fit_option,
         click.option("--sandbox", metavar="S", help="bwrap, docker, process or none."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads while timing."),
-        click.option("--baseline", "baselines", multiple=True, metavar="B", help="What to time against (repeatable)."),
+        click.option("--baseline", "baselines", multiple=True, metavar="B", help="Baseline for speedups (repeatable)."),
         click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language of the kernels."),
         click.option("--all", "everything", is_flag=True, help="Every problem of the suite."),
         click.option("--level", type=int, help="Only this level of the suite."),
@@ -68,11 +68,11 @@ def problem_options(command: Command) -> Command:
 
 
 def writer_options(command: Command) -> Command:
-    """Give a command who writes the samples of a bench, and how many."""
+    """Add options for the author and the number of a bench's samples."""
     for option in (
-        click.option("--samples", type=click.IntRange(min=1), help="Samples of each problem (1)."),
-        click.option("--coder", metavar="C", help="Who writes them: offline, openai:MODEL, mailbox:DIR, ..."),
-        click.option("--recipe", metavar="R", help=f"What a model is told (default: {RECIPE})."),
+        click.option("--samples", type=click.IntRange(min=1), help="Samples of each problem (default: 1)."),
+        click.option("--coder", metavar="C", help="Author of the samples: offline, openai:MODEL, mailbox:DIR, ..."),
+        click.option("--recipe", metavar="R", help=f"Recipe for the samples (default: {RECIPE})."),
         click.argument("name"),
     ):
         command = option(command)
@@ -83,15 +83,15 @@ def writer_options(command: Command) -> Command:
 @writer_options
 @problem_options
 @budget_options
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as a page.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as an HTML page.")
 @click.option(
-    "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="The report as Markdown, its plots beside it."
+    "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as Markdown with plot files."
 )
 @common_options
 def run(common: Common, name: str, html: Path | None, markdown: Path | None, **asked: Any) -> int:
     """Write samples, judge them, and report: generate, evaluate and report in one.
 
-    Called again with the same NAME it goes on where it ended; what is written or judged already is kept.
+    With the NAME of an existing bench, the command continues it. Samples and verdicts that exist are kept.
     """
     settings, _ = common.sized_settings()
     with common.open_store(settings) as store:
@@ -106,9 +106,9 @@ def run(common: Common, name: str, html: Path | None, markdown: Path | None, **a
 @budget_options
 @common_options
 def generate(common: Common, name: str, **asked: Any) -> int:
-    """Write samples and keep them; nothing is judged. Called again, it writes what is missing.
+    """Write samples without judging them. A repeated call writes the samples that are missing.
 
-    Ends with 1 where samples are missing in the end, or no kernel was written.
+    Exit code 1 if samples are still missing at the end, or if no kernel was written.
     """
     from kernelwright.campaign import plan_of
 
@@ -123,7 +123,7 @@ def generate(common: Common, name: str, **asked: Any) -> int:
     code = exit_code(result) or (EXIT_NOT_ALL if missing > 0 or not written else 0)
     data = {"bench": name, "run": found.id, "status": result.status, "reason": result.reason, "samples": len(samples)}
     counts = [f"{len(samples)} samples", f"{written} kernels"]
-    counts += [f"{empty} without one"] if empty else []
+    counts += [f"{empty} without a kernel"] if empty else []
     counts += [f"{missing} not answered"] if missing > 0 else []
     common.show(
         {**data, "kernels": written, "missing": max(0, missing), "exit_code": code},
@@ -140,7 +140,7 @@ def generate(common: Common, name: str, **asked: Any) -> int:
 def evaluate(common: Common, name: str, **budgets: float | None) -> int:
     """Judge the samples of a bench that were not judged on this machine yet.
 
-    Several processes may do so at once, one for each GPU; each takes problems that no other one works on.
+    Several processes may run at once, one for each GPU. Each takes problems that no other process works on.
     """
     settings = common.settings()
     with common.open_store(settings) as store:
@@ -154,10 +154,11 @@ def evaluate(common: Common, name: str, **budgets: float | None) -> int:
 @budget_options
 @common_options
 def baselines(common: Common, name: str, baselines: tuple[str, ...], **asked: Any) -> int:
-    """Time references against themselves and against torch.compile, all modes of it by default, under a NAME.
+    """Time references against themselves and torch.compile (by default in all its modes), as the bench NAME.
 
-    Each reference stands in its own place as a control: how many seem faster than themselves says how far times on
-    this machine can be trusted. 'bench export NAME --format baselines' writes KernelBench's files of them.
+    Each reference is also its own candidate, as a control. The number of references that seem faster than themselves
+    shows how far times on this machine can be trusted. 'bench export NAME --format baselines' writes KernelBench's
+    files of the times.
     """
     settings, _ = common.sized_settings()
     with common.open_store(settings) as store:
@@ -175,18 +176,18 @@ def baselines(common: Common, name: str, baselines: tuple[str, ...], **asked: An
     "baselines",
     multiple=True,
     metavar="[NAME=]FILE",
-    help="Times of a baseline, KernelBench's results/timing/HARDWARE/NAME.json (repeatable).",
+    help="Times of a baseline: KernelBench's results/timing/HARDWARE/NAME.json (repeatable).",
 )
 @click.option(
-    "--level", type=click.IntRange(min=1), help="With a folder: of its problems, if no kernel's name says it."
+    "--level", type=click.IntRange(min=1), help="With a folder: level of its problems, if the kernels' names lack it."
 )
-@click.option("--environment", metavar="ID", help="With a name: where it was judged (default: where it was last).")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page as well.")
+@click.option("--environment", metavar="ID", help="With a name: environment of the verdicts (default: the latest).")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page too.")
 @click.option(
     "--markdown",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write it there, its plots beside it.",
+    help="Write the report as Markdown with plot files.",
 )
 @suite_dir_option
 @common_options
@@ -200,11 +201,11 @@ def report(
     markdown: Path | None,
     suite_dirs: tuple[Path, ...],
 ) -> None:
-    """Figures of a bench, or of a folder of a KernelBench run.
+    """Report the metrics of a bench, or of the folder of a KernelBench run.
 
-    Of a folder, and with --baseline of a bench that was imported from one, from what KernelBench's own evaluation said
-    in its eval_results.json: the first column as its scripts compute it, the second over all samples, with 95%
-    intervals over problems. Nothing is judged.
+    For a folder, and for an imported bench with --baseline, the report uses the results of KernelBench's own evaluation
+    (eval_results.json). Its first column is computed as KernelBench's scripts do, the second over all samples. It has
+    95% intervals over problems. Nothing is judged.
     """
     from kernelwright.bench import claims_of_bench, report_of
     from kernelwright.campaign import find_bench
@@ -219,9 +220,9 @@ def report(
     if loaded is not None and not baselines:
         show_report(common, report_of(loaded, target), html, markdown)
         return
-    if environment is not None:  # of another evaluation there is nothing to choose
-        hint = "leave it out, or name a bench alone"
-        raise UsageError("--environment is about verdicts of this machine's", hint=hint)
+    if environment is not None:  # results of another evaluation have no environment
+        hint = "leave it out, or name a bench without --baseline"
+        raise UsageError("--environment selects verdicts of the referee, and this report uses KernelBench's", hint=hint)
     claimed = loaded is not None and any(judged.sample.claimed is not None for judged in loaded.samples)
     if loaded is not None and (claimed or not Path(target).is_dir()):
         report_claims(common, target, claims_of_bench(loaded), baselines, html, markdown, suite_dirs)
@@ -232,7 +233,7 @@ def report(
 @bench.command("list")
 @common_options
 def list_benches(common: Common) -> None:
-    """The benches of the store, newest first."""
+    """List the benches of the store, newest first."""
     from rich.markup import escape
 
     from kernelwright.campaign import plan_of
@@ -248,22 +249,22 @@ def list_benches(common: Common) -> None:
             about = (escape(plan.name), found.id, found.status, str(len(found.config.problems)), str(count))
             made.add_row(*about, duration(found.seconds), escape(found.config.coder))
             data.append({"bench": plan.name, "run": found.id, "status": found.status, "samples": count})
-    common.show({"benches": data}, made if data else "this store has no bench: 'kernelwright bench run NAME --all'")
+    common.show({"benches": data}, made if data else "this store has no bench yet: 'kernelwright bench run NAME --all'")
 
 
 @bench.command("import")
 @click.argument("source", type=click.Path(path_type=Path), metavar="FOLDER|FILE")
-@click.option("--as", "name", required=True, metavar="NAME", help="What the bench is called.")
+@click.option("--as", "name", required=True, metavar="NAME", help="Name of the new bench.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["kernelbench", "leaderboard", "rows", "flashinfer"]),
-    help="What it is, where its name and files do not say.",
+    help="Format of the source, if its name and files do not show it.",
 )
-@click.option("--suite", metavar="SUITE", help=f"Whose problems it is about (default: {SUITE}; of rows, as they say).")
-@click.option("--level", type=click.IntRange(min=1), help="Of the run's problems, where no kernel's name says it.")
-@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language, of what does not say its own.")
-@click.option("--baseline", "baselines", multiple=True, metavar="B", help="What to time against (repeatable).")
+@click.option("--suite", metavar="SUITE", help=f"Suite of the problems (default: {SUITE}; rows name their own).")
+@click.option("--level", type=click.IntRange(min=1), help="Level of the problems, if the kernels' names lack it.")
+@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language, if a kernel does not show it.")
+@click.option("--baseline", "baselines", multiple=True, metavar="B", help="Baseline for speedups (repeatable).")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
 @suite_dir_option
 @common_options
@@ -277,10 +278,10 @@ def import_run(
     suite_dirs: tuple[Path, ...],
     **flags: Any,
 ) -> None:
-    """Make a bench of kernels from elsewhere; what is said of them there is kept, and not believed.
+    """Make a bench of kernels from another project. Their reported results are kept, but do not count as verdicts.
 
-    A folder of a KernelBench run; a submission to its leaderboard (JSON); rows as 'bench export' writes them (JSONL or
-    parquet, or their folder); a FlashInfer-Trace dataset with solutions.
+    The source is the folder of a KernelBench run, a submission to its leaderboard (JSON), rows as 'bench export' writes
+    them (JSONL or parquet, or their folder), or a FlashInfer-Trace dataset with solutions.
     """
     from rich.markup import escape
 
@@ -292,9 +293,9 @@ def import_run(
         raise UsageError(f"there is no {source}", hint="give the folder of a run, or a file")
     form = form or form_of(source)
     if level is not None and form != "kernelbench":
-        raise UsageError("--level is about a run's folder", hint="leave it out: what is imported says its problems")
+        raise UsageError("--level is only for a run's folder", hint="leave it out: this format names its problems")
     if suite is not None and form == "rows":
-        raise UsageError("--suite is not for rows, which say their problems", hint="leave it out")
+        raise UsageError("--suite is not for rows, which name their problems", hint="leave it out")
     found = _imported(form, source, suite, level, settings)
     most = max((sample.number for sample in found.samples), default=0) + 1
     plan = SamplePlan(name=checked_name(name), samples=most, origin="imported")
@@ -316,7 +317,7 @@ def import_run(
         f"{name}: level {', '.join(map(str, levels))}, {kernels} kernels, {claimed} results of another evaluation",
         *(escape(f"left out: {line}") for line in found.left_out),
         *(escape(f"no kernel: {line}") for line in without[:_TOLD]),
-        *([f"and {len(without) - _TOLD} more without one"] if len(without) > _TOLD else []),
+        *([f"and {len(without) - _TOLD} more without a kernel"] if len(without) > _TOLD else []),
         f"judge them with: kernelwright bench evaluate {quoted(name)}{common.store_flag}",
     )
 
@@ -338,19 +339,21 @@ def _imported(form: Form, source: Path, suite: str | None, level: int | None, se
     read = benches.read_run(source)
     known = level or read.level
     if known is None or (level and read.level and level != read.level):
-        said = "no kernel's name says its level" if known is None else f"its kernels are of level {read.level}"
-        raise UsageError(f"{source}: {said}", hint="give --level, or leave it out where kernels have one")
+        said = "no kernel's name contains its level" if known is None else f"its kernels are of level {read.level}"
+        raise UsageError(f"{source}: {said}", hint="give --level, or leave it out if the names contain it")
     return benches.samples_of_run(read, load_suite(suite or SUITE, known, folders), backend)
 
 
 @bench.command("export")
 @click.argument("name")
 @click.argument("destination", type=click.Path(path_type=Path), metavar="FOLDER|FILE")
-@click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
-@click.option("--environment", metavar="ID", help="Where it was judged (default: where it was last).")
-@click.option("--display-name", default="", help="leaderboard: whom the board names.")
-@click.option("--organization", default="", help="leaderboard: whose entry it is.")
-@click.option("--notes", default="", help="leaderboard: anything else.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Format of the export."
+)
+@click.option("--environment", metavar="ID", help="Environment of the verdicts (default: the latest).")
+@click.option("--display-name", default="", help="leaderboard: the name on the board.")
+@click.option("--organization", default="", help="leaderboard: the organization of the entry.")
+@click.option("--notes", default="", help="leaderboard: any other notes.")
 @common_options
 def export_bench(
     common: Common,
@@ -360,11 +363,11 @@ def export_bench(
     environment: str | None,
     **submission: str,
 ) -> None:
-    """Write a bench in files of others.
+    """Write a bench in the file formats of other projects.
 
-    kernelbench: a run folder (one for each level, where there are several). baselines: a file for each baseline, as its
-    results/timing has them. leaderboard: the JSON that its leaderboard takes. flashinfer: solutions and traces of a
-    FlashInfer-Trace dataset. jsonl, parquet: a row for each sample, with a dataset card.
+    kernelbench: a run folder, or one for each of several levels. baselines: a file for each baseline, as in
+    KernelBench's results/timing. leaderboard: the JSON that KernelBench's leaderboard accepts. flashinfer: solutions
+    and traces of a FlashInfer-Trace dataset. jsonl, parquet: a row for each sample, with a dataset card.
     """
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
@@ -405,6 +408,3 @@ def _write(
     if form == "flashinfer":
         return write_flashinfer(destination, loaded, name)
     return write_dataset(destination, loaded, name, "parquet" if form == "parquet" else "jsonl")
-
-
-# ------------------------------------------------------------------------------------------------------------ parts

@@ -1,4 +1,4 @@
-"""Reports of benches as they are shown and written, and figures of what KernelBench's own evaluation said."""
+"""Show and write reports of benches, and of the results of KernelBench's own evaluation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def report_folder(
     markdown: Path | None,
     suite_dirs: tuple[Path, ...],
 ) -> None:
-    """Print the figures of a run's folder."""
+    """Print the report on the folder of a KernelBench run."""
     from kernelwright.bench import read_run
     from kernelwright.errors import UsageError
 
@@ -35,8 +35,8 @@ def report_folder(
         raise UsageError(f"{folder} has no eval_results.json, so nothing was judged", hint=hint)
     known = level or run.level
     if known is None or (level and run.level and level != run.level):
-        said = "no kernel's name says its level" if known is None else f"its kernels are of level {run.level}"
-        raise UsageError(f"{folder}: {said}", hint="give --level, or leave it out where kernels have one")
+        said = "no kernel's name contains its level" if known is None else f"its kernels are of level {run.level}"
+        raise UsageError(f"{folder}: {said}", hint="give --level, or leave it out if the names contain it")
     report_claims(common, str(folder), run._replace(level=known), baselines, html, markdown, suite_dirs)
 
 
@@ -49,7 +49,7 @@ def report_claims(
     markdown: Path | None,
     suite_dirs: tuple[Path, ...],
 ) -> None:
-    """Print the figures of what KernelBench's evaluation said of a run whose level is known. Nothing is judged."""
+    """Print the report on KernelBench's own results of a run whose level is known. Nothing is judged."""
     from kernelwright.bench import read_baseline, report_of_claims
     from kernelwright.errors import UsageError
 
@@ -63,13 +63,13 @@ def report_claims(
 
 
 def _named(given: str) -> tuple[str, Path]:
-    """A baseline's name and file; the name is the file's own where none is given."""
+    """A baseline's name and file. The default name is the stem of the file's name."""
     name, equals, file = given.partition("=")
     return (name, Path(file)) if equals and name and "/" not in name else (Path(given).stem, Path(given))
 
 
 def _numbers(settings: Settings, level: int, entries: Iterable[Any], times: Iterable[Any]) -> tuple[list[int], str]:
-    """Numbers of the problems that were asked about, and whence they are known."""
+    """The numbers of a level's problems, and a phrase that says which problems these are."""
     from kernelwright.datasets import load_suite, suites
 
     if SUITE in suites(settings.suite_dirs):
@@ -90,7 +90,7 @@ def show_report(
     """Print a report, and write it as files.
 
     Args:
-        more: what its JSON has besides.
+        more: further fields of the JSON output.
     """
     from rich.markup import escape
 

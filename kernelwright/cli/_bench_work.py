@@ -1,4 +1,4 @@
-"""How a bench begins, is worked on, and ends, for the commands."""
+"""Begin a bench, work on it, and report it, for the commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelwright.config import Settings
     from kernelwright.store import RunRow, Store
 
-RECIPE = "best-of-n"  # independent samples, unless somebody asks for something else
+RECIPE = "best-of-n"  # independent samples, unless another recipe is given
 EXIT_MACHINE = 3
 
 
@@ -36,7 +36,7 @@ def begin_bench(
     samples: int | None,
     **flags: Any,
 ) -> RunRow:
-    """The bench of that name, made where there is none yet; asked for more samples, it has more from now on."""
+    """The bench of that name, created if it does not exist. ``samples`` may raise its number of samples."""
     from kernelwright.agents.llm import absolute_spec
     from kernelwright.campaign import SamplePlan, Sampler, find_bench, plan_of, with_recipe
 
@@ -50,7 +50,7 @@ def begin_bench(
     if known is None:
         if chosen is None:
             hint = "name problems, or --suite, --level or --all; 'kernelwright bench list' shows the benches"
-            raise UsageError(f"there is no bench {name!r} yet, and no problem for a new one", hint=hint)
+            raise UsageError(f"there is no bench {name!r} yet, and no problems were named for a new one", hint=hint)
         for row in chosen.faults:
             say(f"left out: {row.problem}: {row.reason}")
         plan = SamplePlan(name=checked_name(name), samples=samples or 1)
@@ -64,7 +64,7 @@ def begin_bench(
     if plan.origin != "written":
         raise UsageError(f"the samples of {name!r} are {plan.origin}", hint="'kernelwright bench evaluate' judges them")
     if samples is not None and samples < plan.samples:
-        raise UsageError(f"the bench {name!r} has {plan.samples} samples a problem", hint="ask for as many or more")
+        raise UsageError(f"the bench {name!r} has {plan.samples} samples a problem", hint="--samples can only raise it")
     if samples is not None and samples > plan.samples:
         more = plan.model_copy(update={"samples": samples}).model_dump(mode="json")
         store.set_run_config(known.id, known.config.model_copy(update={"bench": more, "rounds": samples}))
@@ -90,7 +90,7 @@ def begin_references(
 
     known = find_bench(store, name)
     if known is not None and not plan_of(known).control:
-        raise UsageError(f"the bench {name!r} is of candidates, not of references", hint="choose a new name")
+        raise UsageError(f"the bench {name!r} contains candidates, not references", hint="choose a new name")
     settings, sizes = common.sized_settings(**given_settings(flags), baselines=baselines or BASELINES)
     if known is not None and not (problems or suite or level is not None or everything):
         _refuse_other_settings(name, known, settings, {**flags, "baselines": baselines})
@@ -109,12 +109,12 @@ def begin_references(
 
 
 def _refuse_other_settings(name: str, known: RunRow, settings: Settings, flags: Mapping[str, Any]) -> None:
-    """A bench is judged in one way; what is asked for beside it must be that."""
+    """Raise UsageError if a given flag differs from the settings of the existing bench."""
     for flag in ("backend", "baselines", "threads", "recipe", "sandbox"):
         if flags.get(flag) not in (None, ()) and settings.value(flag) != getattr(known.config, flag):
             has = getattr(known.config, flag)
             told = ", ".join(has) if isinstance(has, tuple) else has
-            raise UsageError(f"the bench {name!r} has {flag} {told}", hint="choose a new name for another")
+            raise UsageError(f"the bench {name!r} has {flag} {told}", hint="choose a new name for another value")
 
 
 def given_budgets(asked: Mapping[str, Any]) -> dict[str, float | None]:
@@ -122,7 +122,7 @@ def given_budgets(asked: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def given_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags as settings: an empty list of them is none."""
+    """The flags that were given, as settings. A flag that is None or an empty tuple was not given."""
     return {name: value for name, value in flags.items() if value not in (None, ())}
 
 
@@ -170,7 +170,7 @@ def end_bench(
     html: Path | None = None,
     markdown: Path | None = None,
 ) -> int:
-    """Report what there is, and say how to go on where it is not all."""
+    """Report the results so far, and say how to continue unfinished work. Returns the exit code."""
     from kernelwright.bench import report_of
 
     code = exit_code(result)
@@ -183,12 +183,12 @@ def end_bench(
     if code and (result.reason or any(row.retry for row in result.rows)):
         say(f"{result.status}: everything finished is saved")
         verb = {"imported": "evaluate", "references": "baselines"}.get(loaded.run.config.coder, "run")
-        say(f"go on with: kernelwright bench {verb} {quoted(name)}{common.store_flag}")
+        say(f"continue with: kernelwright bench {verb} {quoted(name)}{common.store_flag}")
     return code
 
 
 def exit_code(result: CampaignResult) -> int:
-    """The exit code of work that ended: whether it was stopped, or problems have no verdict; not how samples fared."""
+    """The exit code of ended work: whether it was stopped or problems lack a verdict, not whether samples passed."""
     if any(row.retry for row in result.rows):
         return EXIT_MACHINE
     if result.reason:
@@ -235,10 +235,10 @@ def show_baselines(common: Common, loaded: StoredBench, result: CampaignResult, 
 
 
 def checked_name(name: str) -> str:
-    """A name that a bench may have.
+    """The name, if a bench may have it.
 
     Raises:
-        UsageError: it may not.
+        UsageError: the name is invalid.
     """
     from pydantic import ValidationError
 

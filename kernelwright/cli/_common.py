@@ -1,4 +1,4 @@
-"""What every command shares: its options, its settings, its store, its output."""
+"""Options, settings, store and output, shared by all commands."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Common:
         return _without_missing_suites(loaded)
 
     def sized_settings(self, **flags: Any) -> tuple[Settings, dict[str, KnobValue]]:
-        """All settings merged, and what ``--set`` sets besides: constants in the files of problems, such as sizes.
+        """All settings merged, and the other values of ``--set``: constants in problem files, such as sizes.
 
         Raises:
-            UsageError: as :meth:`settings`, or what is set is neither a setting nor ``NAME=VALUE``.
+            UsageError: as :meth:`settings`, or an override is neither a setting nor ``NAME=VALUE``.
         """
         from kernelwright.config import NAMES, Settings
         from kernelwright.datasets import parse_sizes
@@ -55,13 +55,13 @@ class Common:
         return _without_missing_suites(settings), parse_sizes(",".join(others)) if others else {}
 
     def open_store(self, settings: Settings, *, readonly: bool = False) -> Store:
-        """The store of these settings; an empty one is made where there is none yet."""
+        """Open the store of these settings. An empty store is created if none exists."""
         from kernelwright.store import Store
 
         return Store.open(settings.store, readonly=readonly and settings.store.exists())
 
     def show(self, data: Any, *renderables: RenderableType) -> None:
-        """Print the result: ``data`` as one JSON object with ``--json``, else what is meant for people."""
+        """Print the result: with ``--json``, ``data`` as one JSON object; otherwise the renderables."""
         if self.as_json:
             from kernelwright.records.base import plain
 
@@ -73,14 +73,14 @@ class Common:
 
     @property
     def store_flag(self) -> str:
-        """``--store PATH`` where it was given, for commands that we suggest."""
+        """`` --store PATH`` if it was given, else empty. Suggested commands end with it."""
         return f" --store {self._store}" if self._store else ""
 
 
 def _without_missing_suites(settings: Settings) -> Settings:
-    """Settings without folders of suites that are not there, which is said: unless a flag names them for this command.
+    """The settings without missing suite folders, each of which is reported. Folders named by a flag are kept.
 
-    A variable or a file names them for all commands, and most need none of them.
+    A variable or a settings file names folders for all commands, and most commands do not need them.
     """
     origin = settings.origin("suite_dirs")
     there = tuple(folder for folder in settings.suite_dirs if folder.is_dir())
@@ -93,19 +93,19 @@ def _without_missing_suites(settings: Settings) -> Settings:
 
 
 def _is_of_a_setting(text: str, find: Callable[[str], str | None]) -> bool:
-    """Whether an override names a setting. A malformed one counts as well: reading the settings refuses it."""
+    """Whether an override names a setting. A malformed override counts too: loading the settings raises for it."""
     name, equals, _ = text.partition("=")
     return not equals or find(name.strip().replace("-", "_")) is not None
 
 
 def common_options(command: Command) -> Command:
-    """Give a command ``--json``, ``--config``, ``--store`` and ``--set``; it gets a :class:`Common` as ``common``."""
+    """Add ``--json``, ``--config``, ``--store`` and ``--set`` to a command, passed to it as ``common: Common``."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on standard output.")
     @click.option(
         "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Settings from a TOML file."
     )
-    @click.option("--store", type=click.Path(path_type=Path), metavar="FILE", help="The database.")
+    @click.option("--store", type=click.Path(path_type=Path), metavar="FILE", help="The database file.")
     @click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Change one setting (repeatable).")
     @functools.wraps(command)
     def wrapped(
@@ -119,19 +119,26 @@ def common_options(command: Command) -> Command:
 own_kernels_option = click.option(
     "--own-kernels",
     type=click.Choice(["any", "some", "strict"]),
-    help="How much of the work is to be in own kernels. Default: any for your own modules and files, some for suites.",
+    help="Share of the work that own kernels must do: strict: nearly all; some: a part; any: none. Default: any for "
+    "your own modules and files, some for suites.",
 )
 
 
 def budget_options(command: Command) -> Command:
-    """Give a command the budgets of a run."""
+    """Add the budgets of a run to the options of a command."""
     for option in (
         click.option(
-            "--max-device-seconds", type=click.FloatRange(min=0, min_open=True), help="Most time of the referee."
+            "--max-device-seconds",
+            type=click.FloatRange(min=0, min_open=True),
+            help="Limit of the referee's time, in seconds.",
         ),
-        click.option("--max-tokens", type=click.IntRange(min=1), help="Most tokens of models, in and out."),
-        click.option("--max-cost-usd", type=click.FloatRange(min=0, min_open=True), help="Most that models may cost."),
-        click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this much time."),
+        click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of the models' tokens, in and out."),
+        click.option(
+            "--max-cost-usd",
+            type=click.FloatRange(min=0, min_open=True),
+            help="Limit of what the models may cost, in US dollars.",
+        ),
+        click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Time limit, in minutes."),
     ):
         command = option(command)
     return command
@@ -152,5 +159,5 @@ def stderr_console() -> Console:
 
 
 def say(text: str) -> None:
-    """One line of prose on standard error."""
+    """Print one line on standard error."""
     click.echo(text, err=True)

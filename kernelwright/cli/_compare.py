@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @click.argument("run_a", metavar="RUN_A")
 @click.argument("run_b", metavar="RUN_B")
 @click.option(
-    "--baseline", metavar="NAME", help="Whose speedup counts: eager, compile... (default: RUN_A's first one)."
+    "--baseline", metavar="NAME", help="Baseline of the speedups: eager, compile... (default: RUN_A's first)."
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curves into this SVG file.")
 @common_options
 def compare(common: Common, run_a: str, run_b: str, baseline: str | None, plot: Path | None) -> None:
-    """Two runs side by side on the problems that both have, and whether they differ by more than noise.
+    """Compare two runs on their common problems, and say whether they differ by more than noise.
 
-    A run is named by its id, its beginning, or 'last'; 'last~1' is the one before that.
+    Name a run by its id, the start of its id, or 'last'. 'last~1' is the run before the last one.
     """
     from rich.markup import escape
 
@@ -122,7 +122,7 @@ def _interval(found: Interval | None) -> str:
 
 
 def _curves(found: Comparison) -> Table:
-    """The best so far at powers of two."""
+    """The best speedup so far, after 1, 2, 4, ... evaluations."""
     most = max(len(found.a.curve), len(found.b.curve))
     made = table(">evaluations of each problem", ">A", ">B", title="geometric mean of the best so far, in the search")
     numbers = [2**power for power in range(most.bit_length())]
@@ -132,7 +132,7 @@ def _curves(found: Comparison) -> Table:
 
 
 def _at(side: Side, number: int) -> str:
-    """The curve's value; what a run reached stands where it had no more evaluations."""
+    """The curve's value after ``number`` evaluations. A run that ended earlier keeps its last value."""
     if not side.curve:
         return "-"
     return f"{side.curve[min(number, len(side.curve)) - 1]:.2f}x{'' if number <= len(side.curve) else ' (ended)'}"

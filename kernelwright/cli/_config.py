@@ -16,7 +16,7 @@ def config() -> None:
 @config.command()
 @common_options
 def show(common: Common) -> None:
-    """Every setting with its value and its origin: flag, environment variable, file or default."""
+    """Show every setting with its value and its origin: flag, environment variable, file or default."""
     from rich.markup import escape
 
     from kernelwright.config import NAMES

@@ -26,7 +26,7 @@ PRESSURE = Path("/proc/pressure/cpu")
 
 
 class Check(NamedTuple):
-    """One thing looked at. ``missing`` fails the default job; ``absent`` only means that something is not there."""
+    """The result of one check. ``missing`` makes the default job fail; ``absent`` is only reported."""
 
     name: str
     state: Literal["ok", "absent", "missing"]
@@ -38,7 +38,7 @@ class Check(NamedTuple):
 @click.option("--sandbox", metavar="S", help="The sandbox to test: bwrap, process or none.")
 @common_options
 def doctor(common: Common, sandbox: str | None) -> int:
-    """Say what this machine can do. Exit code 3 where 'kernelwright optimize' could not run as configured."""
+    """Say what this machine can do. Exit code 3 if 'kernelwright optimize' cannot run as configured."""
     settings = common.settings(sandbox=sandbox)
     checks = [*_machine(), *_tools(), *_cuda_compiler(), *_packages(), *_keys(), *_disk(settings), *_sandbox(settings)]
     missing = [check for check in checks if check.state == "missing"]
@@ -69,11 +69,11 @@ def _machine() -> Iterator[Check]:
     cpus = len(os.sched_getaffinity(0))
     yield Check("cpu", "ok", f"{_cpu_name()}, {cpus} usable core{'s' * (cpus != 1)}")
     if cpus < 2:
-        yield Check("cores", "absent", "one core only", "timing wants two: the clock runs on one, kernels on another")
+        yield Check("cores", "absent", "one core only", "timing needs two cores: one for the clock, one for kernels")
     governor = CLOCK.read_text().strip() if CLOCK.exists() else "not shown by this machine"
     yield Check("clocks", "ok", f"governor: {governor}")
     pressure = PRESSURE.read_text().splitlines()[0] if PRESSURE.exists() else ""
-    yield Check("pressure", "ok" if pressure else "absent", pressure or "no /proc/pressure; disturbance goes unseen")
+    yield Check("pressure", "ok" if pressure else "absent", pressure or "no /proc/pressure; other load goes unnoticed")
     yield _gpu()
 
 
@@ -88,7 +88,7 @@ def _gpu() -> Check:
 
     device = find_device()
     if device is None:
-        hint = "C++ kernels are timed on this CPU; Triton and CUDA are compiled and checked, and never given a time"
+        hint = "C++ kernels are timed on this CPU; Triton and CUDA kernels are compiled and checked, but not timed"
         return Check("gpu", "absent", "no NVIDIA device", hint)
     memory = f"{device.memory_bytes / 2**30:.0f} GiB"
     state = ", ".join(f"{name} {value}" for name, value in read_state(device).items())
@@ -96,7 +96,7 @@ def _gpu() -> Check:
 
 
 def _first_line(command: list[str]) -> str:
-    """The line in which a tool names its version, else its first line; empty where it is absent or fails."""
+    """The line of a tool's output with its version, else its first line. Empty if the tool is absent or fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:

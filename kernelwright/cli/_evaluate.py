@@ -23,20 +23,22 @@ EXIT_NOT_PASSED = 1
 @click.option(
     "--backend",
     type=click.Choice(["cpp", "triton", "cuda"]),
-    help="The candidate's language; default: its kernels' own.",
+    help="The candidate's language (default: the language of its kernels).",
 )
-@click.option("--variant", metavar="V", help="Time this shape variant: its number, or what it sets (COLUMNS=1025).")
+@click.option("--variant", metavar="V", help="Time this shape variant: its number, or its constants (COLUMNS=1025).")
 @click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set a knob of the candidate (repeatable).")
-@click.option("--control", is_flag=True, help="The file is no candidate: no kernel of its own is wanted.")
+@click.option("--control", is_flag=True, help="Judge the file as a control: it needs no kernels of its own.")
 @click.option("--no-time", is_flag=True, help="Stop after the check.")
 @click.option("--confirm", is_flag=True, help="Time in fresh processes, as for a published result.")
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
 @own_kernels_option
 @click.option(
-    "--allow-precision", multiple=True, metavar="NAME", help="tf32, bfloat16 or float16 inside float32 (repeatable)."
+    "--allow-precision", multiple=True, metavar="NAME", help="Allow tf32, bfloat16 or float16 in float32 (repeatable)."
 )
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def evaluate(
     common: Common,
@@ -49,7 +51,7 @@ def evaluate(
     confirm: bool,
     **flags: Any,
 ) -> int:
-    """Judge one candidate file: built, checked and timed in the sandbox. Exit code 1 where it did not pass."""
+    """Build, check and time one candidate file in the sandbox. Exit code 1 if it does not pass."""
     from kernelwright.campaign import evaluate as judge
     from kernelwright.datasets import find_problem, with_sizes
 
@@ -84,7 +86,7 @@ def parse_knob(text: str) -> tuple[str, KnobValue]:
     """``NAME=VALUE`` as a name and an int, float, bool or text.
 
     Raises:
-        UsageError: there is no ``=``.
+        UsageError: the text is not ``NAME=VALUE``.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():

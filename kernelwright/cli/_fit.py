@@ -1,4 +1,4 @@
-"""Problems in sizes that the machine at hand can run, for every command with ``--fit``."""
+"""The option ``--fit``: problems in sizes that a small machine can run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from kernelwright.config import Settings
     from kernelwright.records import Problem
 
-_TELL_EACH_S = 10.0  # while nothing else is to be seen
+_TELL_EACH_S = 10.0  # between progress lines, while there is no other output
 
 fit_option = click.option("--fit", is_flag=True, help="Halve sizes of problems that are too large for a small machine.")
 
 
 def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
-    """The problems in sizes that a small machine can run; what cannot be made smaller stays as it is, and is named."""
+    """The problems in sizes that a small machine can run. A problem that cannot shrink is kept and reported."""
     from kernelwright.campaign.attempts import fault_of
     from kernelwright.datasets import fitted
     from kernelwright.sandbox import Limits, open_sandbox
@@ -38,7 +38,7 @@ def fitted_problems(problems: Sequence[Problem], settings: Settings) -> list[Pro
                 told = time.monotonic()
             try:
                 fit = fitted(problem, lambda entry, payload: opened.call(entry, payload, limits=limits))
-            except Exception as error:  # whatever one problem leads to, the others go on
+            except Exception as error:  # one problem must not stop the others
                 fault = fault_of(error)
                 if fault is None:
                     raise

@@ -1,4 +1,4 @@
-"""``kernelwright kernels``: what was won."""
+"""``kernelwright kernels``: the best kernels."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ EXIT_NOT_PASSED = 1
 
 @click.group()
 def kernels() -> None:
-    """Winners: list, show, compare, export, judge again."""
+    """List, show, compare, export and verify the best kernels."""
 
 
 @kernels.command()
 @click.argument("problem", required=False, metavar="[P]")
-@click.option("--baseline", default="eager", show_default=True, help="Whose speedup ranks.")
-@click.option("--confirmed", is_flag=True, help="Only what was confirmed in fresh processes.")
+@click.option("--baseline", default="eager", show_default=True, help="Rank by the speedup over this baseline.")
+@click.option("--confirmed", is_flag=True, help="Only kernels confirmed in fresh processes.")
 @common_options
 def best(common: Common, problem: str | None, baseline: str, confirmed: bool) -> None:
-    """The best kernel of each problem, shape variant and language; of P in all its variants, or of P@2 alone."""
+    """List the best kernel of each problem, shape variant and language. P is all variants of a problem, P@2 one."""
     from rich.markup import escape
 
     from kernelwright.datasets import find_problem
@@ -58,25 +58,25 @@ def best(common: Common, problem: str | None, baseline: str, confirmed: bool) ->
             short(row.candidate),
         )
     data = {"baseline": baseline, "kernels": [with_rules(row, lints[row.problem]) for row in rows]}
-    nothing = "no kernel was timed yet; what passed without a time is in its run: kernelwright runs show last"
+    nothing = "no kernel was timed yet; 'kernelwright runs show last' shows kernels that passed without a time"
     common.show(data, made if rows else nothing, *map(escape, footnotes(lints)))
 
 
 def _is_of(problem: Problem, wanted: Problem) -> bool:
-    """Whether a problem is the wanted one, or that with another variant timed where no variant was named."""
+    """Whether a problem is the wanted one. If ``wanted`` names no variant, every variant of it counts."""
     return wanted.id in ((problem.id,) if wanted.variant else (problem.id, problem.declared.id))
 
 
 problem_option = click.option(
-    "--problem", "-p", metavar="P", help="Which problem or variant is meant, where the kernel was judged on several."
+    "--problem", "-p", metavar="P", help="The problem or variant, if the kernel was judged on several."
 )
 
 
 def find_kernel(store: Store, kernel: str, problem: str | None, settings: Settings) -> Candidate:
-    """A kernel by the first digits of its hash, as it was judged on a problem, or on the only one where none is named.
+    """The kernel whose hash starts with these digits, as judged on a problem. ``problem`` may be None if it is unique.
 
     Raises:
-        UsageError: there is none, or several, by that name.
+        UsageError: no kernel or several kernels match.
     """
     from kernelwright.datasets import find_problem
 
@@ -89,7 +89,7 @@ def find_kernel(store: Store, kernel: str, problem: str | None, settings: Settin
 @problem_option
 @common_options
 def show(common: Common, kernel: str, problem: str | None) -> None:
-    """A kernel's source, where it came from and what the referee said. HASH may be its first digits."""
+    """Show a kernel's source, its origin and its verdicts. HASH may be the first digits of the hash."""
     from rich.syntax import Syntax
 
     settings = common.settings()
@@ -121,7 +121,7 @@ def show(common: Common, kernel: str, problem: str | None) -> None:
 @problem_option
 @common_options
 def diff(common: Common, kernel: str, other: str | None, problem: str | None) -> None:
-    """What changed from OTHER to HASH. OTHER is the kernel's parent by default, or the reference where it has none."""
+    """Show the changes from OTHER to HASH. OTHER is by default the kernel's parent or, without one, the reference."""
     from rich.syntax import Syntax
 
     settings = common.settings()
@@ -148,10 +148,12 @@ def _base(store: Store, candidate: Candidate, other: str | None) -> tuple[str, s
 @kernels.command()
 @click.argument("kernels", nargs=-1, metavar="HASH...")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
-@click.option("--dispatch", is_flag=True, help="One file of several kernels, chosen by the shape of the input.")
-@click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="With --dispatch: only its kernels.")
+@click.option("--dispatch", is_flag=True, help="Write one file that chooses among several kernels by input shape.")
+@click.option(
+    "--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="With --dispatch: only kernels in this language."
+)
 @problem_option
-@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @common_options
 def export(
     common: Common,
@@ -164,8 +166,8 @@ def export(
 ) -> None:
     """Write a drop-in nn.Module file that needs only torch and a C++ compiler.
 
-    With --dispatch, HASH... are kernels of one problem, or problems: P stands for the best kernel of each of its shape
-    variants. The file chooses among them by the shape and dtype of the input.
+    With --dispatch, give several kernels of one problem, or the problem P itself for the best kernel of each of its
+    shape variants. The file chooses among them by the shape and dtype of the input.
     """
     settings = common.settings()
     if output.exists() and not force:
@@ -204,7 +206,7 @@ def _export_dispatch(
 
 
 def _route(route: Route) -> dict[str, object]:
-    """Who serves a variant, as plain JSON; ``candidate`` is None where the reference does."""
+    """The route of a variant as plain JSON. ``candidate`` is None if the reference serves the variant."""
     return {
         "variant": route.number,
         "constants": dict(route.constants),
@@ -257,7 +259,7 @@ def _export_one(common: Common, kernel: str, problem: str | None, output: Path, 
 @click.option("--sandbox", metavar="S", help="bwrap, process or none.")
 @common_options
 def verify(common: Common, kernel: str, problem: str | None, sandbox: str | None) -> int:
-    """Judge a kernel again, in fresh processes. Exit code 1 where it does not pass any more."""
+    """Judge a kernel again, in fresh processes. Exit code 1 if it no longer passes."""
     from kernelwright.campaign import evaluate
 
     settings = common.settings(sandbox=sandbox)
@@ -280,7 +282,7 @@ def verify(common: Common, kernel: str, problem: str | None, sandbox: str | None
 
 
 def on_other_variants(store: Store, candidate: Candidate) -> list[StoredEvaluation]:
-    """Every evaluation of the same kernel with another variant of its problem timed."""
+    """The evaluations of the same kernel that timed another variant of its problem."""
     own = store.problem(candidate.problem_id)
     others = [problem.id for problem in store.variants_of(own) if problem.id != own.id]
     return [entry for name in others for entry in store.evaluations(problem=name, candidate=candidate.sha256)]

@@ -1,4 +1,4 @@
-"""What tables say of problems that fail the lint: a mark beside the name, and the rules under the table."""
+"""Mark problems that fail the lint in tables, and list the rules under the table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_RUN = "not-linted: only read, not run so far; 'kernelwright problems lint P'
 
 
 def known_findings(problems: Iterable[Problem], settings: Settings) -> dict[str, tuple[LintFinding, ...]]:
-    """All that is known of problems without running them, by their ids; see :meth:`LintRecords.known`."""
+    """The findings known without running the problems, by problem id; see :meth:`LintRecords.known`."""
     from kernelwright.datasets import LintRecords
 
     records = LintRecords(settings.cache_dir)
@@ -28,9 +28,9 @@ def known_findings(problems: Iterable[Problem], settings: Settings) -> dict[str,
 
 
 def findings_of_rows(store: Store, rows: Sequence[RunResult], run_id: str, settings: Settings) -> Findings:
-    """What is known of the problems of a run, in the versions that it worked on.
+    """The known findings of a run's problems, in the versions that the run used.
 
-    A reference that the referee could not use fails for that, and so does a file that is no problem.
+    A row with an invalid reference, or of a file that is not a problem, gets the finding ``invalid-reference``.
     """
     from kernelwright.campaign.campaign import problems_of
     from kernelwright.datasets import LintFinding
@@ -46,21 +46,21 @@ def findings_of_rows(store: Store, rows: Sequence[RunResult], run_id: str, setti
 
 
 def marked(name: str, findings: Sequence[LintFinding]) -> str:
-    """A problem's name, with a mark where it fails the lint or was never run by it."""
+    """A problem's name, with a mark if it fails the lint or if the lint never ran it."""
     from kernelwright.datasets import lint_summary
 
     return f"{name} {MARK}" if lint_summary(findings) else name
 
 
 def cell(findings: Sequence[LintFinding]) -> str:
-    """What a table with a column for the lint says there."""
+    """The text of a table's lint column."""
     from kernelwright.datasets import lint_summary
 
     return lint_summary(findings) or CLEAN
 
 
 def footnotes(findings: Findings) -> list[str]:
-    """What the marks mean: one line for each set of rules, with the problems that fail them."""
+    """The meaning of the marks: one line for each set of rules, with the problems that fail them."""
     from kernelwright.datasets import lint_summary
 
     by_summary: dict[str, list[str]] = {}
@@ -72,14 +72,14 @@ def footnotes(findings: Findings) -> list[str]:
 
 
 def explanations(findings: Findings) -> list[str]:
-    """How to know more, where a problem was never run by the lint."""
+    """A line that says how to run the lint, if it never ran one of the problems."""
     from kernelwright.datasets import lint_rules
 
     return [NOT_RUN] if any("not-linted" in lint_rules(found) for found in findings.values()) else []
 
 
 def with_rules(row: Any, findings: Sequence[LintFinding]) -> dict[str, Any]:
-    """A row as plain JSON, with the names of the rules that its problem fails in ``lint``."""
+    """A row as plain JSON. Its field ``lint`` names the rules that the problem fails."""
     from kernelwright.datasets import lint_rules
     from kernelwright.records.base import plain
 

@@ -17,12 +17,14 @@ EXIT_INTERRUPTED = 130
 @click.command()
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def mcp(common: Common, **flags: Any) -> int:
-    """The referee as an MCP server: a client starts this command and speaks with it over its standard streams.
+    """Serve the referee over MCP. A client starts this command and talks to it over standard input and output.
 
-    Ends when standard input is closed. Standard output carries the protocol, so that --json is refused.
+    The command ends when standard input is closed. Standard output carries the protocol, so --json is refused.
     """
     if common.as_json:
         raise UsageError("mcp speaks a protocol of its own on standard output", hint="leave --json out")

@@ -21,19 +21,21 @@ _MOST = 40
 
 @click.group()
 def moves() -> None:
-    """Changes of kernels that were measured."""
+    """List measured changes of kernels."""
 
 
 @moves.command("list")
 @click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Only kernels in this language.")
-@click.option("--like", metavar="P", help="Only what was measured on problems like this one, the likest first.")
-@click.option("--limit", type=click.IntRange(min=1), default=_MOST, show_default=True, help="Moves to show at most.")
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option("--like", metavar="P", help="Only moves measured on problems similar to P, most similar first.")
+@click.option("--limit", type=click.IntRange(min=1), default=_MOST, show_default=True, help="Most moves to show.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def list_moves(
     common: Common, backend: Backend | None, like: str | None, limit: int, suite_dirs: tuple[Path, ...]
 ) -> None:
-    """The library: each change, what it gained with a 95% interval, where, and how often it failed."""
+    """List each change with its gain (95% interval), its problems, and how often it was measured and failed."""
     from kernelwright.campaign.memory import library_of
 
     settings = common.settings(suite_dirs=suite_dirs)
@@ -48,7 +50,7 @@ def list_moves(
         near = library.near(operators_of(find_problem(like, settings.suite_dirs).source))
         found = [one.move for one in near]
     rows = [_row(move, None if near is None else near[number].closeness) for number, move in enumerate(found[:limit])]
-    shown = [_table(rows)] if rows else ["no change was measured yet that is like that"]
+    shown = [_table(rows)] if rows else ["no change like that was measured yet"]
     left = len(found) - len(rows)
     common.show({"moves": rows}, *shown, *([f"{left} more: --limit {len(found)}"] if left > 0 else []))
 

@@ -53,7 +53,7 @@ SUITE = "kernelwright"
 
 
 class Chosen(NamedTuple):
-    """The problems of a job, and a row for each file, named or of the suite, that is none."""
+    """The problems of a job, and a failed row for each file that is not a valid problem."""
 
     problems: tuple[Problem, ...]
     faults: tuple[RunResult, ...]
@@ -72,11 +72,12 @@ def choose_problems(
     """The problems that the arguments name, each once, in the order given, with the wanted variant timed.
 
     Args:
-        sizes: constants that are set in the files that have them. ``fit``: make those smaller that are too large.
+        sizes: constants to set in the problem files that have them.
+        fit: make problems smaller that are too large for a small machine.
 
     Raises:
-        UsageError: none, or an unknown one, or one that has no such variant; or none has such a constant.
-        InvalidReferenceError: no problem is left, since the files named break the contract.
+        UsageError: no problem is named, or an unknown one; a problem has no such variant; none has such a constant.
+        InvalidReferenceError: no problem is left, because the named files break the contract.
     """
     from kernelwright.campaign.variants import at_variants
     from kernelwright.datasets import find_problem, load_suite, with_sizes
@@ -119,32 +120,34 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
 @click.option("--level", type=int, help="Only this level of the suite.")
 @click.option("--all", "everything", is_flag=True, help="Every problem of the suite.")
 @click.option(
-    "--coder", metavar="C", help="Who writes kernels: offline, openai:MODEL, anthropic:MODEL, mailbox:DIR, ..."
+    "--coder", metavar="C", help="Author of kernels: offline, openai:MODEL, anthropic:MODEL, mailbox:DIR, ..."
 )
-@click.option("--judge", metavar="C", help="Who gives advice: as --coder.")
-@click.option("--verifier", metavar="C", help="Who predicts failures before a candidate is judged: a model, or none.")
+@click.option("--judge", metavar="C", help="Model that gives advice, named as for --coder.")
+@click.option("--verifier", metavar="C", help="Model that predicts failures before candidates are judged, or none.")
 @click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="Language of new kernels.")
 @click.option(
-    "--variant", metavar="V", help="Time this shape variant: its number, what it sets (COLUMNS=1025), or all in turn."
+    "--variant", metavar="V", help="Time this shape variant: its number, its constants (COLUMNS=1025), or all in turn."
 )
-@click.option("--rounds", type=click.IntRange(min=1), help="Propose-judge rounds for each problem.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of writing and judging for each problem.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
 @click.option(
     "--samples",
     "recipe_samples",
     type=click.IntRange(min=1),
-    help="Candidates that a model writes side by side in a round.",
+    help="Candidates that a model writes at the same time in a round.",
 )
 @budget_options
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @own_kernels_option
 @click.option(
-    "--allow-precision", multiple=True, metavar="NAME", help="tf32, bfloat16 or float16 inside float32 (repeatable)."
+    "--allow-precision", multiple=True, metavar="NAME", help="Allow tf32, bfloat16 or float16 in float32 (repeatable)."
 )
-@click.option("--recipe", metavar="R", help="Search recipe: a name of 'recipes list', or a TOML file.")
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option("--recipe", metavar="R", help="Search recipe: a name from 'recipes list', or a TOML file.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @fit_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and its expected cost, and do nothing.")
 @common_options
 def optimize(
     common: Common,
@@ -159,9 +162,9 @@ def optimize(
 ) -> int:
     """Write, prove and time kernels for problems, and print the winners.
 
-    P is suite/level/name, suite/level/number, a name that is unique, or a path to a reference file; a recorded coder
-    brings its own problems where none is named. --set batch_size=16 sets constants of problems as well, which is part
-    of their names from then on.
+    P is suite/level/name, suite/level/number, a unique name, or a path to a reference file. Without P, a recorded
+    coder uses the problems of its recording. --set batch_size=16 also sets constants of problems. Their names then
+    contain the constants.
     """
     from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
     from kernelwright.agents.llm import recorded_problems
@@ -176,7 +179,7 @@ def optimize(
         coder_from_spec(spec, settings.backend)
     judge_from_spec(settings.judge.model)
     verifier_from_spec(settings.verifier.model)
-    run_config(settings, [problem.id for problem in chosen.problems])  # raises for a search that cannot be had
+    run_config(settings, [problem.id for problem in chosen.problems])  # raises for an invalid search
     if dry_run:
         return _show_plan(common, chosen, settings)
     from kernelwright.campaign.variants import EVERY
@@ -194,10 +197,10 @@ def optimize(
 @budget_options
 @common_options
 def resume(common: Common, run_id: str, **budgets: float | None) -> int:
-    """Go on with a run that was interrupted, paused or killed.
+    """Continue a run that was interrupted, paused or killed.
 
-    RUN is a run's id, or 'last'. No finished evaluation is repeated, and no reply paid for twice. Budgets that are
-    given hold for the whole run.
+    RUN is a run's id, or 'last'. No finished evaluation is repeated, and no reply is paid for twice. Budgets given
+    here apply to the whole run.
     """
     from kernelwright.campaign import Campaign
     from kernelwright.cli._runs import find_run
@@ -209,7 +212,7 @@ def resume(common: Common, run_id: str, **budgets: float | None) -> int:
         if run.config.tune is not None:
             return resume_tuning(common, settings, store, run, budgets)
         if run.config.recipe == "rl":
-            raise UsageError(f"run {run.id} is a training's", hint="kernelwright rl train --resume DIR goes on with it")
+            raise UsageError(f"run {run.id} is a training run", hint="kernelwright rl train --resume DIR continues it")
         with show_progress() as listener:
             result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, **budgets)
         lints = findings_of_rows(store, result.rows, result.run_id, settings)
@@ -269,7 +272,7 @@ def _show_plan(common: Common, chosen: Chosen, settings: Settings) -> int:
 
 
 def _timed(problem: Problem, settings: Settings) -> dict[str, KnobValue]:
-    """What the variant sets on which a problem is timed."""
+    """The constants of the variant on which a problem is timed."""
     from kernelwright.campaign import device_class_of
 
     return problem.meta.variants_for(device_class_of(settings.backend, settings))[0]
@@ -282,7 +285,7 @@ def _timed_on(problem: Problem, settings: Settings) -> str:
 
 
 def _mean_seconds(settings: Settings) -> float | None:
-    """How long evaluations took so far; None where no store says so. A dry run touches none."""
+    """The mean time of an evaluation in the store; None without a store. A dry run creates no store."""
     from kernelwright.store import Store
 
     with suppress(StoreError), Store.open(settings.store, readonly=True) as store:
@@ -297,7 +300,7 @@ def _cost(expected: Estimate) -> str:
 
 
 def _asked_of(role: RoleEstimate) -> str:
-    """A role's prompts x tokens x price in one line."""
+    """A role's expected prompts, tokens and price in one line."""
     tokens = f"{role.prompts} prompts, about {role.input_tokens:,} tokens in and {role.output_tokens:,} out"
     if role.worst_usd is None or role.cost_usd is None:
         price = "of unknown price" if role.cost_usd is None else "at no cost"
@@ -307,7 +310,7 @@ def _asked_of(role: RoleEstimate) -> str:
 
 
 def report(common: Common, result: CampaignResult, settings: Settings, lints: Findings) -> int:
-    """Print what a run came to, with what the lint says of its problems; returns the exit code."""
+    """Print the result of a run, with the lint findings of its problems. Returns the exit code."""
     code = EXIT_OF_STATUS.get(result.status, 0 if result.all_won else EXIT_NOT_ALL)
     layers = sorted({layer for row in result.rows for layer in row.sandbox})
     data = {

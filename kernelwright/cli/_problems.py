@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Look = Callable[[Problem], tuple[LintFinding, ...]]
 
 EXIT_WEAK = 1
-SUITE = "kernelwright"  # which a level without a suite is of
-_NAMED = 3  # problems in a line under the table
+SUITE = "kernelwright"  # suite of a level that is given without a suite
+_NAMED = 3  # problems named at most in a line under the table
 
 suite_dir_option = click.option(
-    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites."
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
 )
 
 
@@ -43,7 +43,7 @@ def problems() -> None:
 @suite_dir_option
 @common_options
 def list_problems(common: Common, suite: str | None, level: int | None, suite_dirs: tuple[Path, ...]) -> int:
-    """Every problem, by suite and level. Exit code 1 where a file cannot be read as a problem."""
+    """List every problem, by suite and level. Exit code 1 if a file cannot be read as a problem."""
     from rich.markup import escape
 
     from kernelwright.datasets import load_suite, suites
@@ -71,7 +71,7 @@ def list_problems(common: Common, suite: str | None, level: int | None, suite_di
 
 
 def _hindrances(lints: Mapping[str, Sequence[LintFinding]]) -> list[str]:
-    """Why problems cannot be used here, each reason once with the problems that have it."""
+    """The reasons why problems cannot be used here, each with the problems that it affects."""
     by_reason: dict[str, list[str]] = {}
     for name, findings in lints.items():
         for finding in findings:
@@ -106,7 +106,7 @@ def _listed_fault(fault: UnreadableProblem) -> dict[str, object]:
 @suite_dir_option
 @common_options
 def show(common: Common, problem: str, suite_dirs: tuple[Path, ...]) -> None:
-    """One problem: its reference and what it promises."""
+    """Show one problem: its reference and its metadata."""
     from rich.syntax import Syntax
 
     from kernelwright.datasets import find_problem, with_sizes
@@ -127,7 +127,7 @@ def show(common: Common, problem: str, suite_dirs: tuple[Path, ...]) -> None:
 
 
 def _numbered(problem: Problem) -> dict[str, list[dict[str, Any]]]:
-    """The variants by class of devices, each with its number, its name, and what it sets."""
+    """The variants by device class, each with its number, its name and its constants."""
     from kernelwright.records.verdicts import constants_in_words
 
     return {
@@ -140,22 +140,22 @@ def _numbered(problem: Problem) -> dict[str, list[dict[str, Any]]]:
 
 
 def _listed_variants(kind: str, variants: Sequence[Mapping[str, KnobValue]]) -> list[str]:
-    """The variants of a class of devices, with the numbers and names that ``--variant`` takes."""
+    """The variants of a device class, with the numbers and names that ``--variant`` takes."""
     from kernelwright.records.verdicts import constants_in_words
 
     lines = [f"  {number}: {constants_in_words(constants)}" for number, constants in enumerate(variants)]
-    return [f"{kind} variants: all are checked, the first is timed, or the one of --variant", *lines]
+    return [f"{kind} variants: all are checked; the first, or the one of --variant, is timed", *lines]
 
 
 @problems.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="FOLDER")
 @click.option("--repository", metavar="R", help="Another dataset of the hub with the same columns.")
-@click.option("--revision", metavar="V", help="A branch, a tag or a commit of it.")
+@click.option("--revision", metavar="V", help="A branch, a tag or a commit of the dataset.")
 @common_options
 def fetch(common: Common, folder: Path, repository: str | None, revision: str | None) -> None:
     """Fetch KernelBench's problems from the Hugging Face hub into a folder, for --suite-dir.
 
-    The only command that needs a network. Files that are there with another text are left alone.
+    It needs a network. It does not change existing files that have another text.
     """
     from rich.markup import escape
 
@@ -191,10 +191,10 @@ def lint(
     sandbox: str | None,
     suite_dirs: tuple[Path, ...],
 ) -> int:
-    """Weaknesses of problems: constant, tiny, random, independent of an input, work that nobody needs.
+    """Find weaknesses of problems: outputs that are constant, tiny, random or ignore an input, and useless work.
 
-    A file is read, and then run in the sandbox; with ``--set NAME=VALUE``, in other sizes than its own. Exit code 1
-    where one problem has a warning or an error; of several, or of a suite, where one has an error.
+    Each file is read, and then run in the sandbox. ``--set NAME=VALUE`` changes its sizes. For one problem, exit code 1
+    means a warning or an error. For several problems or a suite, it means an error in one of them.
     """
     from kernelwright.datasets import with_sizes
     from kernelwright.errors import UsageError
@@ -220,7 +220,7 @@ def lint(
 
 
 class LintReport(NamedTuple):
-    """The findings in one problem, under its id (the reference as given, where the file is broken)."""
+    """The findings in one problem. ``problem`` is its id, or the reference as given if the file is broken."""
 
     problem: str
     findings: tuple[LintFinding, ...]
@@ -230,7 +230,7 @@ class LintReport(NamedTuple):
 
 
 def _named(reference: str, settings: Settings) -> Problem | UnreadableProblem:
-    """What a reference names; a file that breaks the contract keeps the reference as its name."""
+    """The problem that a reference names. A file that breaks the contract keeps the reference as its name."""
     from kernelwright.datasets import UnreadableProblem, find_problem
     from kernelwright.errors import InvalidReferenceError
 
@@ -250,7 +250,7 @@ def _whole(suite: str, level: int | None, settings: Settings) -> list[Problem | 
 def _readable(
     targets: Sequence[Problem | UnreadableProblem], change: Callable[[list[Problem]], list[Problem]]
 ) -> list[Problem | UnreadableProblem]:
-    """The same, in their order, with the problems changed; files that are broken stay as they are."""
+    """The targets in their order, with ``change`` applied to the problems. Broken files stay as they are."""
     from kernelwright.datasets import UnreadableProblem
 
     changed = iter(change([target for target in targets if not isinstance(target, UnreadableProblem)]))
@@ -258,9 +258,9 @@ def _readable(
 
 
 def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Look:
-    """What finds the weaknesses of one problem; the sandbox that it needs is closed by ``stack``.
+    """Return a function that lints one problem. ``stack`` closes the sandbox that the function uses.
 
-    What a run finds is kept for the tables, and so is that a problem could not be run.
+    The findings of a run are recorded for the tables. A failure to run a problem is recorded too.
     """
     from kernelwright.datasets import LintFinding, LintRecords, lint_static
     from kernelwright.datasets import lint as lint_all
@@ -284,7 +284,7 @@ def _linter(settings: Settings, static_only: bool, stack: ExitStack) -> Look:
 
 
 def _report(target: Problem | UnreadableProblem, look: Look, *, alone: bool) -> LintReport:
-    """What is found in a problem. One that cannot be read is reported as such, or, alone, an error of the command."""
+    """Lint one problem. An unreadable file becomes a finding; if it is the only target, its error is raised."""
     from kernelwright.datasets import LintFinding, UnreadableProblem
     from kernelwright.sandbox import WorkerFailed
 
@@ -299,7 +299,7 @@ def _report(target: Problem | UnreadableProblem, look: Look, *, alone: bool) -> 
 
 
 def _show_one(common: Common, report: LintReport, static_only: bool, named: str) -> int:
-    """Show what is found in a problem, and in which sizes; ``named`` is its name on the command line."""
+    """Show the findings in a problem, and its sizes. ``named`` is its name on the command line."""
     from kernelwright.records.problems import VARIANT_MARK
 
     lines = [f"{entry.severity}: {entry.rule}{_at(entry.line)}: {entry.message}" for entry in report.findings]
@@ -341,10 +341,10 @@ def _show_several(common: Common, reports: Sequence[LintReport], static_only: bo
 
 @problems.command()
 @click.argument("reference", metavar="P")
-@click.option("--make", is_flag=True, help="Let the Tester look for generators, and add those that it finds.")
-@click.option("--tester", metavar="C", help="Who proposes besides the search: a model, or offline for nobody.")
-@click.option("--max-cost-usd", type=click.FloatRange(min=0, min_open=True), help="Most that the model may cost.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Most tokens of the model, in and out.")
+@click.option("--make", is_flag=True, help="Let the Tester search for generators, and add the ones found.")
+@click.option("--tester", metavar="C", help="Model that proposes generators besides the search; offline: none.")
+@click.option("--max-cost-usd", type=click.FloatRange(min=0, min_open=True), help="Cost limit in US dollars.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of the model's tokens, in and out.")
 @click.option("--sandbox", metavar="S", help="bwrap, process or none.")
 @suite_dir_option
 @common_options
@@ -358,10 +358,10 @@ def archive(
     max_cost_usd: float | None,
     max_tokens: int | None,
 ) -> None:
-    """Generators of inputs on which a problem's candidates are checked besides the fixed distributions.
+    """Show a problem's archive: input generators that check its candidates besides the fixed distributions.
 
-    They lie in the store, and all commands that judge with that store use them. --make seeds faults into kernels that
-    passed, and looks for inputs that show those to be wrong which the fixed distributions let pass.
+    The archive lies in the store, and every command that judges with that store uses it. --make puts faults into
+    kernels that passed. It then searches for inputs that reveal the faults that the fixed distributions miss.
     """
     from rich.markup import escape
 
@@ -376,7 +376,7 @@ def archive(
         made = _make_archive(problem, settings, store) if make else None
         rows = store.archived(problem)
     generators = [row.generator for row in rows]
-    shown = table("generator", "draws", "for", "by", "since")
+    shown = table("generator", "draws", "reason", "author", "added")
     for row in rows:
         shown.add_row(
             row.generator.id, escape(row.generator.describe()), _reason(row.evidence), row.author, row.created_at[:10]
@@ -408,14 +408,14 @@ def _told(made: ArchiveMade) -> str:
     found = made.archive
     return (
         f"{made.faults} faults in {made.kernels} right kernels: the check passed {len(found.survivors)}, "
-        f"of which generators catch {len(found.caught)}; {made.new} generators are new"
+        f"and generators catch {len(found.caught)} of those; {made.new} generators are new"
     )
 
 
 def _reason(evidence: Mapping[str, Any]) -> str:
     caught = evidence.get("catches", ())
     faults = sorted({str(name).partition(" of ")[0] for name in caught})
-    reasons = {"mirrors": "mirrors another one", "variety": "the only one of its kind"}
+    reasons = {"mirrors": "mirrors another generator", "variety": "the only one of its kind"}
     return next((told for word, told in reasons.items() if evidence.get(word)), ", ".join(faults) or "-")
 
 
@@ -423,13 +423,13 @@ def _reason(evidence: Mapping[str, Any]) -> str:
 @click.argument("spec", metavar="MODULE:FACTORY")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The problem file to write.")
 @click.option("--inputs", metavar="SPEC", help="Example inputs, such as 'float32[8,64],int64[8]:0..100'.")
-@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @common_options
 def capture(common: Common, spec: str, output: Path, inputs: str | None, force: bool) -> None:
     """Turn any module into a problem file.
 
-    FACTORY returns (module, example inputs), or only the module where --inputs describes the inputs. MODULE is an
-    importable name or a path to a .py file; its code runs with your rights.
+    FACTORY returns (module, example inputs), or only the module if --inputs describes the inputs. MODULE is an
+    importable name or a path to a .py file. Its code runs with your permissions.
     """
     from kernelwright.datasets import capture_module
     from kernelwright.errors import UsageError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Told every event of a campaign."""
+    """A callback for the events of a campaign."""
 
     def __call__(self, event: CampaignEvent) -> None:
         """Take one event."""
@@ -61,7 +61,7 @@ class Ending(NamedTuple):
 
 
 def describe_ending(row: Mapping[str, Any]) -> Ending:
-    """A finished problem in one line. "Faster" is said of the baselines over which the row claims it, and of no other.
+    """A finished problem in one line. It says "faster" only for baselines over which the row claims a speedup.
 
     Args:
         row: a ``RunResult`` as plain JSON.
@@ -83,7 +83,7 @@ def describe_ending(row: Mapping[str, Any]) -> Ending:
 
 
 class Tracker:
-    """Counts what progress needs: which problem, which round, the best so far, how long the rest may take."""
+    """Keeps the state that progress shows: the problem, the round, the best speedup so far, the time left."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,14 +99,14 @@ class Tracker:
         self.activity = ""
         self.best = 0.0
         self.open: set[str] = set()  # problems that are being worked on
-        self.again = False  # whether the problem that was started had been before, in this process
-        self.awaited: list[str] = []  # places that were not told of before
+        self.again = False  # whether this process had started the current problem before
+        self.awaited: list[str] = []  # places of awaited replies that were not reported before
         self._order: list[str] = []
         self._told: set[str] = set()
         self._begun: set[str] = set()
 
     def take(self, event: CampaignEvent) -> None:
-        """Account for an event."""
+        """Update the state with an event."""
         data = event.data
         if event.kind == "run-started":
             self.run_id, self._order = data["run"], list(data["problems"])
@@ -145,20 +145,20 @@ class Tracker:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds that the rest may take, by the mean of the problems finished; None before the first one."""
+        """Expected seconds left, from the mean time of the finished problems; None before the first one ends."""
         if not self.worked:
             return None
         return self.elapsed_s / self.worked * (self.total - self.finished)
 
 
 class PlainProgress:
-    """One line for each thing that happened, with the time since the start."""
+    """Prints one line for each event, with the time since the start."""
 
     def __init__(self) -> None:
         self.tracker = Tracker()
 
     def __call__(self, event: CampaignEvent) -> None:
-        """Print what the event says."""
+        """Print the lines of the event."""
         several = len(self.tracker.open | ({event.problem} if event.problem else set())) > 1
         name = (
             f"{event.problem.rpartition('/')[2]}: "
@@ -171,7 +171,7 @@ class PlainProgress:
 
 
 def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
-    """What an event is worth saying, as plain lines."""
+    """The plain lines of an event; none if the event is not shown."""
     data = event.data
     if event.kind == "run-started":
         count = tracker.total
@@ -213,7 +213,7 @@ class LiveProgress:
         self.tracker = Tracker()
 
     def __call__(self, event: CampaignEvent) -> None:
-        """Update the live line, and print what stays."""
+        """Update the live line, and print the lines that stay above it."""
         tracker = self.tracker
         tracker.take(event)
         if event.kind in {"run-started", "note", "stopping", "awaiting"}:
@@ -262,7 +262,7 @@ class _LiveContext:
 
 
 def show_progress(quiet: bool = False) -> AbstractContextManager[Listener]:
-    """The listener that suits where standard error goes."""
+    """The listener for standard error: live on a terminal, plain lines elsewhere, silent if ``quiet``."""
     if quiet:
         return nullcontext(lambda event: None)
     return _LiveContext() if wants_live_display() else nullcontext(PlainProgress())

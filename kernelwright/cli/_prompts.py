@@ -1,4 +1,4 @@
-"""``kernelwright prompts``: what a language model is told."""
+"""``kernelwright prompts``: the prompts for language models."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _PURPOSES = {
     "verifier": "whether a kernel will fail, before it is built",
 }
 _SCHEMA = "(here stands the JSON schema of the role's reply)"
-_HISTORY = 200  # evaluations that are looked at
+_HISTORY = 200  # evaluations read at most
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @click.group()
 def prompts() -> None:
-    """Show what a language model is told."""
+    """Show the prompts for language models."""
 
 
 @prompts.command("list")
 @common_options
 def list_prompts(common: Common) -> None:
-    """Every prompt by name."""
+    """List the prompts by name."""
     from kernelwright.prompts import names
 
     made = table("prompt", "asks for")
@@ -59,12 +59,14 @@ def list_prompts(common: Common) -> None:
 
 @prompts.command()
 @click.argument("name", metavar="NAME|SHA256")
-@click.option("--problem", "-p", metavar="P", help="The problem that it is about.")
+@click.option("--problem", "-p", metavar="P", help="The problem of the prompt.")
 @click.option("--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="The language of the kernels.")
 @click.option(
-    "--kernel", "kernels", multiple=True, metavar="HASH|FILE", help="The kernel that it is about (repeatable)."
+    "--kernel", "kernels", multiple=True, metavar="HASH|FILE", help="A kernel that the prompt is about (repeatable)."
 )
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def show(
     common: Common,
@@ -74,9 +76,10 @@ def show(
     kernels: tuple[str, ...],
     suite_dirs: tuple[Path, ...],
 ) -> None:
-    """What would be sent under NAME, or what was sent: the stored prompt with that SHA256.
+    """Show the prompt NAME as it would be sent now, or the stored prompt with that SHA256.
 
-    A kernel is shown with its latest evaluation in the store, and what was tried before with what was measured.
+    Each kernel comes with an evaluation from the store: the latest confirmed one, else the latest timed one, else the
+    latest. Earlier attempts come with their measurements.
     """
     settings = common.settings(suite_dirs=suite_dirs, backend=backend)
     with common.open_store(settings, readonly=True) as store:
@@ -91,7 +94,7 @@ def show(
 
 
 def _stored(store: Store, sha256: str) -> str:
-    """The text of a prompt that was sent; UsageError where there is none."""
+    """The text of a prompt that was sent. Raises UsageError if the store does not hold it."""
     found = store.query("SELECT kind FROM blobs WHERE sha256 = ?", [sha256])
     if not found or found[0]["kind"] != "prompt":
         raise UsageError(f"the store holds no prompt {short(sha256)}", hint="a call's prompt_sha256 names its prompt")
@@ -106,13 +109,13 @@ def _rendered(
     from kernelwright.prompts import Task, exemplar_for, names, render
 
     if name not in names():
-        render(name)  # says what there is
+        render(name)  # raises, and lists the names
     if problem is None:
         raise UsageError("no problem was named", hint="for example --problem level1/softmax")
     wanted = 2 if name == "coder-cross" else 0 if name in ("coder-new", "scratchpad", "tester") else 1
     if len(kernels) != wanted:
         hint = "--kernel HASH, or the file of a kernel that was evaluated" if wanted else "leave --kernel out"
-        raise UsageError(f"{name} is about {wanted} kernel{'s' * (wanted != 1)}, {len(kernels)} given", hint=hint)
+        raise UsageError(f"{name} needs {wanted} kernel{'s' * (wanted != 1)}, {len(kernels)} given", hint=hint)
     found = find_problem(problem, settings.suite_dirs)
     views = [_view(store, found, settings.backend, kernel, judged=name != "verifier") for kernel in kernels]
     device = _device(settings)
@@ -149,7 +152,7 @@ def _device(settings: Settings) -> DeviceFacts:
 
 
 def _view(store: Store, problem: Problem, backend: Backend, kernel: str, *, judged: bool) -> KernelView:
-    """A kernel of the store, or of a file, with the evidence that the store has about it."""
+    """A kernel of the store or of a file, with its evidence from the store."""
     from kernelwright.prompts import KernelView
     from kernelwright.records import Candidate
 
@@ -186,7 +189,7 @@ def _baselines(names: Sequence[str], views: Sequence[KernelView]) -> dict[str, f
 
 
 def _history(store: Store, problem: Problem, backend: Backend) -> list[Move]:
-    """What was judged on this problem in this language, oldest first; the latest evaluation of each kernel counts."""
+    """The latest evaluation of each kernel judged on this problem in this language, oldest first."""
     from kernelwright.prompts import Move
 
     newest = store.evaluations(problem=problem.id, control=False, current_only=True, newest_first=True, limit=_HISTORY)

@@ -1,4 +1,4 @@
-"""``kernelwright rl``: its subcommands load on first use, since what they need is large."""
+"""``kernelwright rl``. Its subcommands load on first use, because their imports are large."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUBCOMMANDS = {
 
 
 class _Lazy(click.Group):
-    """A group whose commands are imported when they are wanted."""
+    """A group that imports its commands on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every subcommand, sorted."""
@@ -32,4 +32,4 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy)
 def rl() -> None:
-    """Reinforcement learning: what verdicts earn, data out of the store, training, a server for trainers elsewhere."""
+    """Reinforcement learning: reward formulas, data sets from the store, training, a reward server for trainers."""

@@ -28,7 +28,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     default="both",
     show_default=True,
     type=click.Choice(["parquet", "jsonl", "both"]),
-    help="Of the files; parquet needs pyarrow.",
+    help="Format of the files; parquet needs pyarrow.",
 )
 @click.option("--backend", "backends", multiple=True, type=_BACKENDS, help="Only these languages (repeatable).")
 @click.option(
@@ -37,42 +37,42 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     show_default=True,
     type=click.FloatRange(0, 1, max_open=True),
     metavar="SHARE",
-    help="Share of problems, 0 to 1, for a split of their own, chosen by the hash of their ids; 0 for none.",
+    help="Share of problems, 0 to 1, in a held-out split, chosen by the hash of their ids; 0: no such split.",
 )
 @click.option(
     "--curate",
     default="none",
     show_default=True,
     type=click.Choice(["none", "concur"]),
-    help="concur: in sft only few, fast, shortly explained kernels, balanced over categories.",
+    help="concur: sft has only a few fast kernels with short reasoning, balanced over categories.",
 )
 @click.option(
     "--min-speedup",
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="concur: least lower bound of the speedup over eager, as a ratio.",
+    help="concur: minimum of the lower bound of the speedup over eager, as a ratio.",
 )
 @click.option(
     "--best-share",
     default=0.5,
     show_default=True,
     type=_SHARE,
-    help="concur: share of these that is kept of a problem, the fastest, above 0 to 1; 1 for all.",
+    help="concur: share of a problem's kernels to keep, the fastest; above 0, up to 1 (all).",
 )
 @click.option(
     "--per-problem",
     default=1,
     show_default=True,
     type=click.IntRange(min=1),
-    help="concur: kernels that are kept of a problem and language, those with the shortest reasoning.",
+    help="concur: kernels to keep for each problem and language, those with the shortest reasoning.",
 )
 @click.option(
     "--balance",
     default=2.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="concur: most kernels of a category, in times the median of all categories.",
+    help="concur: limit of a category's kernels, as a multiple of the median of all categories.",
 )
 @click.option(
     "--decontaminate",
@@ -85,24 +85,24 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     default=0.9,
     show_default=True,
     type=_SHARE,
-    help="Similarity, above 0 to 1, from which on a problem is left out.",
+    help="Similarity at which a problem is left out; above 0, up to 1.",
 )
 @click.option(
     "--licences",
     metavar="SPDX,SPDX",
-    help="Only problems under these licences; 'unknown' is one. Default: all.",
+    help="Only problems under these licences; 'unknown' is allowed. Default: all.",
 )
 @click.option(
     "--include-checked",
     is_flag=True,
-    help="Take kernels too that were found right where nothing can be timed; they are marked and have no time.",
+    help="Include kernels that passed on machines that cannot time them. They are marked and have no time.",
 )
 @click.option(
     "--max-pairs",
     default=100,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Most preferences of a problem, language and environment.",
+    help="Limit of preference pairs for a problem, language and environment.",
 )
 @click.option(
     "--suite-dir",
@@ -110,14 +110,14 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where to look for suites that --decontaminate names (repeatable).",
+    help="Folder to search for suites that --decontaminate names (repeatable).",
 )
 @common_options
 def export(common: Common, out: Path, suite_dirs: tuple[Path, ...], **options: Any) -> None:
-    """Write data for training out of the store: triples, preference pairs, prompts, whole runs.
+    """Export training data from the store: triples, preference pairs, prompts, whole runs.
 
-    Only kernels that are right, confirmed and not withdrawn stand as good answers. The folder gets parquet and JSONL
-    files, a manifest.json with hashes and all that was left out, and a dataset card, so that
+    Only kernels that are right, confirmed and not withdrawn count as good answers. The folder gets parquet and JSONL
+    files, a dataset card, and a manifest.json with hashes and everything that was left out.
     datasets.load_dataset(FOLDER, "sft") reads it.
     """
     from kernelwright.rl import export_dataset
@@ -153,7 +153,7 @@ def _plan(
 
 
 def _tables(report: ExportReport) -> list[Any]:
-    """Rows by kind and split, what was left out, and what was too similar to what."""
+    """Tables: rows by kind and split, rows left out by rule, and problems left out as too similar."""
     splits = list(next(iter(report.counts.values())))
     made = [table("kind", *(f">{split.replace('_', '-')}" for split in splits))]
     for kind, counts in report.counts.items():
@@ -164,7 +164,7 @@ def _tables(report: ExportReport) -> list[Any]:
             left_out.add_row(rule, str(number))
         made.append(left_out)
     if report.contaminated:
-        similar = table("problem left out", "is like", ">similarity")
+        similar = table("problem left out", "similar to", ">similarity")
         for found in report.contaminated:
             similar.add_row(found.problem, found.match, f"{found.similarity:.2f}")
         made.append(similar)

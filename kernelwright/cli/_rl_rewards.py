@@ -1,4 +1,4 @@
-"""``kernelwright rl rewards``: the formulas, and what they pay."""
+"""``kernelwright rl rewards``: the reward formulas and their rewards."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _MOST = 40
     "evaluations",
     multiple=True,
     metavar="ID",
-    help="What each formula pays for this evaluation of the store (repeatable).",
+    help="Show each formula's reward for this evaluation of the store (repeatable).",
 )
-@click.option("--run", "run_id", metavar="RUN", help="The same for all evaluations of a run, with their mean.")
+@click.option("--run", "run_id", metavar="RUN", help="Show the rewards for all evaluations of a run, with their mean.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=_MOST,
     show_default=True,
-    help="Evaluations of a run to show at most, the latest ones; the mean is of all.",
+    help="Show only the latest evaluations of a run. The mean is over all of them.",
 )
 @common_options
 def rewards(common: Common, evaluations: tuple[str, ...], run_id: str | None, limit: int) -> None:
-    """The reward formulas, ours and six that were published, and what they pay for a few plain cases.
+    """List the reward formulas, our own and six published ones, with their rewards for a few typical cases.
 
-    With --evaluation or --run: what each of them pays for what is in the store.
+    With --evaluation or --run: the reward of each formula for evaluations in the store.
     """
     if evaluations and run_id:
         raise UsageError("--evaluation and --run were both given", hint="ask for one of them")
@@ -80,8 +80,8 @@ def _show_formulas(common: Common) -> None:
         {"formulas": data},
         told,
         paid,
-        "sure: the interval of the speedup lies around 2x; noisy: it begins below 1x. A cheat is believed where an "
-        "evaluator in its own process calls it right and 50x as fast; refused, it is what the referee says of it.",
+        "sure: the interval of the speedup lies around 2x; noisy: it begins below 1x. cheat, believed: an evaluator "
+        "in the cheat's own process calls it right and 50x as fast; cheat, refused: the referee's verdict on it.",
     )
 
 
@@ -90,12 +90,12 @@ def _evaluation(store: Store, name: str) -> StoredEvaluation:
         return store.evaluation(name)
     except UsageError as error:
         raise UsageError(
-            error.message, hint=f"'kernelwright kernels show HASH' lists a kernel's; this is {store.path}"
+            error.message, hint=f"'kernelwright kernels show HASH' lists a kernel's; the store is {store.path}"
         ) from error
 
 
 def _row(store: Store, stored: StoredEvaluation) -> dict[str, Any]:
-    """What each formula pays for an evaluation. What was withdrawn afterwards counts as wrong."""
+    """An evaluation with the reward of each formula. A kernel that was withdrawn later counts as wrong."""
     from kernelwright.rl import Attempt, payments, runs_of
 
     verdict = stored.verdict
@@ -116,9 +116,9 @@ def _row(store: Store, stored: StoredEvaluation) -> dict[str, Any]:
 def _show_paid(common: Common, head: dict[str, Any], rows: list[dict[str, Any]], *, limit: int) -> None:
     shown = rows[-limit:]
     mean = _means(rows)
-    notes = [f"{len(rows) - len(shown)} earlier ones: --limit {len(rows)}"] if len(rows) > len(shown) else []
+    notes = [f"{len(rows) - len(shown)} earlier evaluations: --limit {len(rows)}"] if len(rows) > len(shown) else []
     if any(value is None for row in rows for value in row["rewards"].values()):
-        notes.append("none: a formula that gives no score, for want of runs or because they vary; left out of its mean")
+        notes.append("none: the formula gives no score, as runs are missing or vary; left out of its mean")
     common.show({**head, "evaluations": shown, "mean": mean}, _paid_table(shown, mean, len(rows)), *notes)
 
 
@@ -141,7 +141,7 @@ def _paid_table(rows: list[dict[str, Any]], mean: dict[str, float | None], count
 
 
 def _means(rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Of each formula the mean of what it pays; None where it gives no score at all."""
+    """The mean reward of each formula; None if it gives no score at all."""
     means: dict[str, float | None] = {}
     for name in rows[0]["rewards"]:
         found = [row["rewards"][name] for row in rows if row["rewards"][name] is not None]

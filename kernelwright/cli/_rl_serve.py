@@ -12,24 +12,34 @@ from kernelwright.cli._runs import find_run
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="What to listen on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8775, show_default=True, help="0: any that is free.")
-@click.option("--reward", default="kernelwright", show_default=True, metavar="NAME", help="What verdicts earn.")
-@click.option("--problems", multiple=True, metavar="P", help="Only these may be asked for (repeatable).")
-@click.option("--queue", type=click.IntRange(2, 10_000), default=64, show_default=True, help="Jobs that may wait.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
-    "--sessions", type=click.IntRange(1, 64), default=4, show_default=True, help="Problems that are kept ready."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8775,
+    show_default=True,
+    help="Port to listen on; 0: any free one.",
+)
+@click.option(
+    "--reward", default="kernelwright", show_default=True, metavar="NAME", help="Reward formula, see 'rl rewards'."
+)
+@click.option("--problems", multiple=True, metavar="P", help="Serve only these problems (repeatable).")
+@click.option("--queue", type=click.IntRange(2, 10_000), default=64, show_default=True, help="Limit of waiting jobs.")
+@click.option(
+    "--sessions", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of problems to keep ready."
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Tokens, one a line, of which clients need one. Other addresses than loopback need this.",
+    help="Tokens, one a line; each client needs one. Required for addresses other than loopback.",
 )
-@click.option("--run", "run_id", metavar="RUN", help="Go on with a run: what it has judged is not judged again.")
+@click.option("--run", "run_id", metavar="RUN", help="Continue a run; its kernels are not judged again.")
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def serve(
     common: Common,
@@ -43,7 +53,7 @@ def serve(
     run_id: str | None,
     **flags: Any,
 ) -> None:
-    """The referee as a reward, for trainers in other processes or on other machines. SIGINT or SIGTERM ends it.
+    """Serve rewards by the referee to trainers in other processes or on other machines. SIGINT or SIGTERM ends it.
 
     Every verdict is recorded in the store. A kernel that was judged in the run is not judged again.
     """

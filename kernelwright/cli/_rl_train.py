@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from kernelwright.rl import TrainPlan, TrainResult
 
 EXIT_UNFINISHED = 4
-# What a verdict of a schedule may take: kernels of the generator need no long proof, and many are judged. What was
-# learned from them is measured as everything is, on inputs that no cache holds.
-QUICK = {"looks": (16,), "window_ms": 0.5, "pool_bytes": 64 * 2**20, "check_trials": 2}  # of a Measurement
-SESSIONS = 24  # of the referee that are kept open: one for each problem of a usual training
+# A short measurement, for verdicts on schedules: kernels of the generator need no long proof, and many are judged. The
+# trained policy itself is measured like every kernel, on inputs that no cache holds.
+QUICK = {"looks": (16,), "window_ms": 0.5, "pool_bytes": 64 * 2**20, "check_trials": 2}  # fields of Measurement
+SESSIONS = 24  # open sessions of the referee: one for each problem of a usual training
 
 
 @click.command()
-@click.option("--method", type=click.Choice(["sft", "grpo"]), help="Imitation, or learning from verdicts.")
-@click.option("--model", metavar="PATH|tiny", help="A folder that transformers can load; tiny: one built here.")
+@click.option("--method", type=click.Choice(["sft", "grpo"]), help="sft: imitate; grpo: learn from verdicts.")
+@click.option(
+    "--model", metavar="PATH|tiny", help="A folder that transformers can load; tiny: a small model, built here."
+)
 @click.option(
     "--task",
     type=click.Choice(["schedule", "kernel"]),
-    help="What it writes; default: schedules with --method grpo and the tiny model, else kernels.",
+    help="What the model writes; default: schedules with --method grpo and the tiny model, else kernels.",
 )
 @click.option(
     "--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="The language of the kernels; default cpp."
@@ -40,33 +42,39 @@ SESSIONS = 24  # of the referee that are kept open: one for each problem of a us
     "problems",
     multiple=True,
     metavar="P",
-    help="Train on this (repeatable); default, for schedules: a set that comes with the package.",
+    help="Train on this problem (repeatable). Default for schedules: a set that comes with the package.",
 )
-@click.option("--held-out", multiple=True, metavar="P", help="Measure on this, before and after (repeatable).")
-@click.option("--data", metavar="PATH", help="For sft: an exported folder, a .jsonl file, or a recording's name.")
-@click.option("--reward", metavar="NAME", help="The formula, see 'rl rewards'; default: log-speedup for schedules.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), help="Steps of the optimizer at most; default 600 (schedules) or 400."
+    "--held-out", multiple=True, metavar="P", help="Measure on this problem before and after training (repeatable)."
 )
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Minutes of training at most.")
-@click.option("--group", type=click.IntRange(2, 64), help="Completions of a prompt; default 8.")
-@click.option("--prompts", type=click.IntRange(1, 64), help="Prompts of a step; default 4.")
+@click.option("--data", metavar="PATH", help="For sft: an exported folder, a .jsonl file, or a recording's name.")
+@click.option("--reward", metavar="NAME", help="Reward formula, see 'rl rewards'; default for schedules: log-speedup.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Limit of optimizer steps; default: 600 for schedules, else 400."
+)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Limit of the training time, in minutes.")
+@click.option("--group", type=click.IntRange(2, 64), help="Completions for each prompt; default 8.")
+@click.option("--prompts", type=click.IntRange(1, 64), help="Prompts in a step; default 4.")
 @click.option("--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Default 1e-3 (tiny) or 1e-5.")
 @click.option(
-    "--kl", type=click.FloatRange(min=0), help="Of kernels: weight of the divergence from the start; default 0."
+    "--kl", type=click.FloatRange(min=0), help="For kernels: weight of the divergence from the start model; default 0."
 )
 @click.option("--turns", type=click.IntRange(1, 16), help="Turns of an episode that writes kernels; default 1.")
-@click.option("--completion-tokens", type=click.IntRange(min=8), help="Tokens of a completion; default 2048.")
-@click.option("--lora-rank", type=click.IntRange(0, 256), help="Of adapters; 0 trains the whole model; default 16.")
-@click.option("--seed", type=click.IntRange(min=0), help="Of the model, draws and order; default 0.")
+@click.option("--completion-tokens", type=click.IntRange(min=8), help="Limit of a completion's tokens; default 2048.")
+@click.option("--lora-rank", type=click.IntRange(0, 256), help="LoRA rank; 0 trains the whole model; default 16.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the model, the samples and the order; default 0.")
 @click.option("--save-every", type=click.IntRange(min=1), help="Steps between checkpoints; default 10.")
-@click.option("--server", metavar="URL", help="A referee that 'rl serve' serves elsewhere; for kernels.")
+@click.option("--server", metavar="URL", help="A referee served by 'rl serve'; for kernels.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="A file with the token of that server.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Where everything of it goes.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the training in a folder.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="DIR", help="Folder for everything that the training writes."
+)
+@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue the training in this folder.")
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def train(
     common: Common,
@@ -80,15 +88,15 @@ def train(
 ) -> int:
     """Train a policy that writes schedules, or a language model that writes kernels.
 
-    With nothing but --method grpo --output DIR, a tiny transformer is built and learns from the referee's verdicts to
-    choose schedules of the code generator; DIR/policy is then a Coder: --coder policy:DIR/policy. Training ends after a
-    step on Ctrl-C, and goes on with --resume DIR.
+    With only --method grpo --output DIR, a tiny transformer is built and learns from the referee's verdicts to choose
+    schedules of the code generator. DIR/policy is then a Coder: --coder policy:DIR/policy. Ctrl-C ends training after
+    the current step; --resume DIR continues it.
     """
     from kernelwright.campaign.stopping import StopWatch, stop_on_signals
     from kernelwright.rl import TrainPlan, begin, run_training
 
     if (output is None) == (resume is None):
-        raise UsageError("name a folder", hint="--output DIR begins a training, --resume DIR goes on with one")
+        raise UsageError("name a folder", hint="--output DIR begins a training, --resume DIR continues one")
     folder = resume or output
     assert folder is not None
     settings = common.settings(sandbox=sandbox, threads=threads, suite_dirs=suite_dirs or None)
@@ -99,14 +107,14 @@ def train(
     elif given := [name for name, value in asked.items() if value not in (None, ())]:
         raise UsageError(
             f"--{given[0].replace('_', '-')} cannot be changed any more",
-            hint="a training goes on as it was begun; leave it out",
+            hint="a training continues with its own options; leave it out",
         )
     plan = TrainPlan.load(folder)
     watch = StopWatch()
     with ExitStack() as ending:
         opened = _scorers(common, settings, plan, folder, token_file, ending)
         ending.enter_context(
-            stop_on_signals(watch, lambda: say("stopping after this step; once more to drop what is in hand"))
+            stop_on_signals(watch, lambda: say("stopping after this step; press Ctrl-C again to drop it"))
         )
         result = run_training(folder, *opened, tell=say, stop=lambda: bool(watch.reason()))
     common.show(result, *_in_words(result))
@@ -114,10 +122,10 @@ def train(
 
 
 def plan_of(asked: dict[str, Any]) -> TrainPlan:
-    """The plan that options ask for, with what they leave open.
+    """The plan for the given options, with defaults for the others.
 
     Raises:
-        UsageError: they do not fit together.
+        UsageError: the options do not fit together.
     """
     from pydantic import ValidationError
 
@@ -125,7 +133,7 @@ def plan_of(asked: dict[str, Any]) -> TrainPlan:
 
     given = {name: value for name, value in asked.items() if value not in (None, ())}
     if "method" not in given:
-        raise UsageError("imitate, or learn from verdicts?", hint="--method sft or --method grpo")
+        raise UsageError("imitate, or learn from verdicts?", hint="give --method sft or --method grpo")
     tiny = given.get("model", "tiny") == "tiny"
     task = given.setdefault("task", "schedule" if tiny and given["method"] == "grpo" else "kernel")
     given.setdefault("learning_rate", 1e-3 if tiny else 1e-5)
@@ -152,12 +160,12 @@ def plan_of(asked: dict[str, Any]) -> TrainPlan:
 
 
 def require_parts(plan: TrainPlan, settings: Settings) -> None:
-    """UsageError unless all that a plan names is there: so that nothing is begun that cannot go on."""
+    """Raise UsageError before the training begins if anything that the plan names is missing."""
     from kernelwright.datasets import find_problem
     from kernelwright.rl import REWARDS, demonstrations, require_weights
 
     if plan.reward not in REWARDS:
-        raise UsageError(f"no reward is called {plan.reward!r}", hint=f"there is {', '.join(REWARDS)}")
+        raise UsageError(f"no reward is called {plan.reward!r}", hint=f"choose from {', '.join(REWARDS)}")
     if plan.method == "sft":
         demonstrations(plan.data)
     elif not plan.server:
@@ -170,7 +178,7 @@ def require_parts(plan: TrainPlan, settings: Settings) -> None:
 def _scorers(
     common: Common, settings: Settings, plan: TrainPlan, folder: Path, token_file: Path | None, ending: ExitStack
 ) -> tuple[Any, Any]:
-    """How to open whoever scores, and whoever measures: nobody for imitation, a server where one is named."""
+    """Functions that open the training scorer and the measuring scorer; None for a scorer that is not needed."""
     from kernelwright.rl import LocalScorer, RemoteScorer, training_run
 
     if plan.method == "sft":
@@ -191,7 +199,7 @@ def _scorers(
 
 
 def _with_open(settings: Settings, **values: Any) -> Settings:
-    """Settings with values wherever they have nothing but a default."""
+    """The settings with these values, except where the user has set another value."""
     open_ones = {name: value for name, value in values.items() if settings.origin(name) == "default"}
     return settings.with_values("a training of schedules", **open_ones)
 
@@ -204,9 +212,9 @@ def _in_words(result: TrainResult) -> list[Any]:
     verdicts = f", {result.verdicts} verdicts" if result.verdicts else ""
     lines.append(f"{state} in {result.seconds:.0f} s, {result.steps} steps{verdicts}{course}")
     if result.held_out_after is not None:
-        lines.append(f"on what was held out: {what} {result.held_out_before:.3f} -> {result.held_out_after:.3f}")
+        lines.append(f"on held-out problems: {what} {result.held_out_before:.3f} -> {result.held_out_after:.3f}")
     if result.over:
-        made = table("held out, over", "times as fast", "95% interval")
+        made = table("held out, over", "speedup", "95% interval")
         for name, found in result.over.items():
             made.add_row(name, f"{found.value:.3f}x", _interval(found))
         lines.append(made)

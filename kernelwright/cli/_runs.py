@@ -30,10 +30,10 @@ LIVE = frozenset({"running", "paused", "interrupted"})
 
 
 def find_run(store: Store, name: str) -> RunRow:
-    """A run by its id, by a unique prefix of it, or the latest one for ``last``; ``last~1`` is the one before that.
+    """The run with that id or unique prefix of an id. ``last`` is the latest run, ``last~1`` the one before.
 
     Raises:
-        UsageError: none, or several.
+        UsageError: no run or several runs match.
     """
     known = store.runs(limit=1000)
     if before := _BEFORE_LAST.fullmatch(name):
@@ -44,7 +44,7 @@ def find_run(store: Store, name: str) -> RunRow:
     if len(found) == 1:
         return found[0]
     if not known:
-        raise UsageError("this store holds no run", hint=f"look in another one with --store; this is {store.path}")
+        raise UsageError("this store holds no run", hint=f"name another store with --store; this one is {store.path}")
     problem = "no run" if not found else "several runs start with"
     raise UsageError(f"{problem} {name!r}", hint="'kernelwright runs list' shows them; 'last' is the latest")
 
@@ -55,10 +55,10 @@ def runs() -> None:
 
 
 @runs.command("list")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most runs to show.")
 @common_options
 def list_runs(common: Common, limit: int) -> None:
-    """The latest runs."""
+    """List the latest runs."""
     from kernelwright.campaign import rows_of
 
     settings = common.settings()
@@ -91,7 +91,7 @@ def list_runs(common: Common, limit: int) -> None:
 @click.argument("run_id", metavar="RUN")
 @common_options
 def show(common: Common, run_id: str) -> None:
-    """One run with its problems. RUN is an id, its beginning, or 'last'."""
+    """Show one run with its problems. RUN is an id, the start of an id, or 'last'."""
     from rich.markup import escape
 
     from kernelwright.campaign import languages_of, rows_of
@@ -121,9 +121,9 @@ def show(common: Common, run_id: str) -> None:
     if duplicates:
         kinds = Counter(str(duplicate["same"]) for duplicate in duplicates)
         told = ", ".join(f"{count} by {kind}" for kind, count in sorted(kinds.items()))
-        lines.append(f"not judged again, since they were known: {told}")
+        lines.append(f"duplicates that were not judged again: {told}")
     if differing:
-        lines.append(f"replay: {_prompts(len(differing))} from what was recorded, as measured times do")
+        lines.append(f"replay: {_prompts(len(differing))} from the recording, because measured times differ")
     if run.status in LIVE:
         lines.append(f"resume with: kernelwright resume {run.id}{common.store_flag}")
     data = {
@@ -147,13 +147,13 @@ def show(common: Common, run_id: str) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--problem", "-p", metavar="P", help="Only this problem: its id, or the end of it.")
+@click.option("--problem", "-p", metavar="P", help="Only this problem: its id, or the end of its id.")
 @common_options
 def archive(common: Common, run_id: str, problem: str | None) -> None:
-    """The best kernel of each cell of a run's search, and what its operators gained.
+    """Show the best kernel of each cell of a run's search, and the gains of its operators.
 
-    RUN is an id, its beginning, or 'last'. A cell is shown by what was measured of its kernel on the island's axes;
-    gains and costs of older steps count less.
+    RUN is an id, the start of an id, or 'last'. A cell is shown by its kernel's values on the island's axes. Gains and
+    costs of older steps count less.
     """
     from kernelwright.campaign import searches_of
 
@@ -166,7 +166,7 @@ def archive(common: Common, run_id: str, problem: str | None) -> None:
         if not found:
             raise UsageError(f"run {run.id} searched on no problem {problem!r}", hint="leave --problem out to see all")
     if run.config.search is None:
-        shown: list[str | Table] = [f"run {run.id}: the recipe {run.config.recipe} evolves nothing"]
+        shown: list[str | Table] = [f"run {run.id}: the recipe {run.config.recipe} has no evolutionary search"]
     elif not found:
         shown = [f"run {run.id}: nothing was judged yet"]
     else:
@@ -178,7 +178,7 @@ def _search_tables(view: SearchView) -> list[str | Table]:
     """One problem's archives."""
     shown: list[str | Table] = [f"{view.problem}: {view.evaluations} evaluations, {view.passed} kernels passed"]
     for island in view.islands:
-        begun = f", begun anew {island.restarts} times" if island.restarts else ""
+        begun = f", restarted {island.restarts} times" if island.restarts else ""
         shown.append(f"island {island.name} ({island.backend}): {len(island.elites)} cells{begun}")
         made = table(*island.axes, "kernel", ">speedup", ">times measured", "made by")
         for elite in sorted(island.elites, key=_standing, reverse=True):
@@ -209,7 +209,7 @@ def _value(value: float | str | None) -> str:
 
 
 def _spending(config: RunConfig, costs: RunCosts, device_s: float) -> list[str]:
-    """What a run has used of its budgets."""
+    """The lines that say how much of its budgets a run has used."""
     lines = [f"referee {duration(device_s)}{_of(config.max_device_seconds, duration)}"]
     if costs.calls or costs.booked_requests or costs.reused_replies:
         cost = "unknown" if costs.cost_usd is None else f"${costs.cost_usd:.4f}"
@@ -217,7 +217,7 @@ def _spending(config: RunConfig, costs: RunCosts, device_s: float) -> list[str]:
         lines.append(
             f"models: {costs.calls} replies, {costs.input_tokens:,} tokens in ({costs.cached_tokens:,} cached), "
             f"{costs.output_tokens:,} out ({costs.reasoning_tokens:,} reasoning); "
-            f"{costs.reused_replies} found in the log"
+            f"{costs.reused_replies} reused from the log"
         )
         lines.append(
             f"cost {cost}{_of(config.max_cost_usd, lambda most: f'${most:.2f}')}, "
@@ -225,14 +225,14 @@ def _spending(config: RunConfig, costs: RunCosts, device_s: float) -> list[str]:
         )
         if costs.booked_requests:
             lines.append(
-                f"of that, {costs.booked_requests} requests of which nobody knows what they used, "
-                f"booked as they were reserved: {costs.booked_tokens:,} tokens, ${costs.booked_cost_usd:.4f}"
+                f"of that, {costs.booked_requests} requests of unknown usage, "
+                f"booked at their reservation: {costs.booked_tokens:,} tokens, ${costs.booked_cost_usd:.4f}"
             )
     return lines
 
 
 def _verifier_line(name: str, record: TrackRecord) -> str:
-    """How right a run's Verifier was."""
+    """How often a run's Verifier was right, in one line."""
     shares = [
         f"{what} {'unknown' if value is None else f'{value:.0%}'}"
         for what, value in (("precision", record.precision), ("recall", record.recall))
@@ -269,7 +269,7 @@ def _requests_table(counts: Sequence[RequestCount]) -> Table:
 @click.argument("run_id", metavar="RUN")
 @common_options
 def rounds(common: Common, run_id: str) -> None:
-    """How good the best kernels of a run were after each round."""
+    """Show how good the best kernels of a run were after each round."""
     from kernelwright.campaign.rounds import rounds_of
 
     settings = common.settings()
@@ -298,7 +298,9 @@ def rounds(common: Common, run_id: str) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The file to write."
+)
 @common_options
 def record(common: Common, run_id: str, output: Path) -> None:
     """Write the replies that a run used to a file that --coder replay:FILE --judge replay:FILE can replay."""
@@ -319,12 +321,12 @@ def record(common: Common, run_id: str, output: Path) -> None:
 @click.argument("run_id", metavar="RUN")
 @common_options
 def pause(common: Common, run_id: str) -> None:
-    """Have the process that drives a run stop after the work in flight; 'resume' goes on with it."""
+    """Pause a run: its process stops after the work in flight. 'resume' continues the run."""
     settings = common.settings()
     with common.open_store(settings) as store:
         run = find_run(store, run_id)
         if run.status != "running":
-            raise UsageError(f"run {run.id} is {run.status}", hint="only a running one can be paused")
+            raise UsageError(f"run {run.id} is {run.status}", hint="only a running run can be paused")
         store.set_run_status(run.id, "paused")
     common.show({"run": run.id, "status": "paused"}, f"run {run.id} paused")
 
@@ -334,7 +336,7 @@ def pause(common: Common, run_id: str) -> None:
 @budget_options
 @common_options
 def set_budgets(common: Common, run_id: str, **budgets: float | None) -> None:
-    """Change the budgets of a run, for the whole of it; 'resume' goes on with it."""
+    """Change the budgets of a run. They apply to the whole run; 'resume' continues it."""
     settings = common.settings()
     given = {name: value for name, value in budgets.items() if value is not None}
     if not given:

@@ -8,16 +8,28 @@ from kernelwright.cli._common import Common, common_options, say
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="What to listen on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True, help="0: any that is free.")
-@click.option("--public", is_flag=True, help="Let other machines read it; that needs a token for reading.")
-@click.option("--name", "names", multiple=True, metavar="HOST", help="A name by which it is asked for (repeatable).")
-@click.option("--accept-submissions", is_flag=True, help="Take kernels of holders of a token into the spool.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8765,
+    show_default=True,
+    help="Port to listen on; 0: any free one.",
+)
+@click.option("--public", is_flag=True, help="Let other machines read it, with a token for reading.")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="Host name under which clients reach the server (repeatable).",
+)
+@click.option("--accept-submissions", is_flag=True, help="Accept kernels from holders of a token.")
 @click.option(
     "--processes",
     type=click.IntRange(0, 16),
     metavar="N",
-    help="How many processes make pages; 0: the server itself. By default one for each core, up to four.",
+    help="Processes that make pages; 0: the server itself makes them. Default: one for each core, up to four.",
 )
 @common_options
 def serve(
@@ -29,9 +41,9 @@ def serve(
     accept_submissions: bool,
     processes: int | None,
 ) -> None:
-    """The leaderboard as a web site on this machine, with the evidence behind every number. Ctrl-C ends it.
+    """Serve the leaderboard as a web site, with the evidence behind every number. Ctrl-C ends it.
 
-    The store is only read. Submissions are files in a folder beside it, which 'kernelwright submissions judge' judges.
+    The store is only read. Submissions are files in a folder beside it; 'kernelwright submissions judge' judges them.
     """
     from kernelwright.leaderboard import ServeOptions
     from kernelwright.leaderboard import serve as run

@@ -36,7 +36,7 @@ def check(common: Common) -> int:
 @click.argument("path", type=click.Path(path_type=Path))
 @common_options
 def backup(common: Common, path: Path) -> None:
-    """Copy the database to PATH while others may go on writing."""
+    """Copy the database to PATH. Other processes may write to it meanwhile."""
     settings = common.settings()
     with common.open_store(settings, readonly=True) as opened:
         opened.backup(path)

@@ -28,20 +28,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @click.group()
 def submissions() -> None:
-    """Kernels that others submitted: judge what waits, list, show."""
+    """Judge, list, show and prune submitted kernels."""
 
 
 @submissions.command()
-@click.option("--once", is_flag=True, help="End when nothing is left that was not tried; else wait for more.")
-@click.option("--limit", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--once", is_flag=True, help="End when all waiting ones were tried; else wait for more.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after this many submissions.")
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def judge(common: Common, once: bool, limit: int | None, **flags: Any) -> int:
-    """Judge submissions, the oldest first: each is checked, and if it passes, confirmed, and then on the board.
+    """Judge submissions, the oldest first. Each is checked; if it passes, it is confirmed and goes on the board.
 
-    Ctrl-C ends after the session in flight; what was not finished waits again. Exit code 1 where one did not pass.
+    Ctrl-C ends after the session in flight; unfinished submissions wait again. Exit code 1 if one did not pass.
     """
     from kernelwright.submissions import judge_submissions
 
@@ -63,7 +65,7 @@ def judge(common: Common, once: bool, limit: int | None, **flags: Any) -> int:
     waiting = spool.waiting()
     common.show({**report._asdict(), "waiting": waiting}, f"{_in_words(report)}; {waiting} waiting")
     if stopping.is_set():
-        say(f"go on with: kernelwright submissions judge{common.store_flag}")
+        say(f"continue with: kernelwright submissions judge{common.store_flag}")
         return EXIT_INTERRUPTED
     if report.put_back:
         return EXIT_MACHINE
@@ -71,10 +73,10 @@ def judge(common: Common, once: bool, limit: int | None, **flags: Any) -> int:
 
 
 @submissions.command("list")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
 @common_options
 def list_submissions(common: Common, limit: int) -> None:
-    """The latest submissions, and where they stand."""
+    """List the latest submissions with their states."""
     from rich.markup import escape
 
     spool = _spool(common)
@@ -91,10 +93,10 @@ def list_submissions(common: Common, limit: int) -> None:
 
 
 @submissions.command()
-@click.option("--days", type=click.IntRange(min=1), required=True, help="Keep what was submitted in so many days.")
+@click.option("--days", type=click.IntRange(min=1), required=True, help="Keep submissions of this many past days.")
 @common_options
 def prune(common: Common, days: int) -> None:
-    """Remove submissions that are finished and older. Kernels and verdicts stay in the store, and on the board."""
+    """Remove finished submissions that are older. Their kernels and verdicts stay in the store and on the board."""
     removed = _spool(common).prune(days * _DAY_S)
     common.show({"removed": removed}, f"{removed} finished submission{'s' * (removed != 1)} removed")
 
@@ -103,7 +105,7 @@ def prune(common: Common, days: int) -> None:
 @click.argument("id", metavar="ID")
 @common_options
 def show(common: Common, id: str) -> None:
-    """One submission: where it stands, and why. Its source is in the object that --json prints."""
+    """Show one submission: its state and the reason. --json prints its source too."""
     from rich.markup import escape
 
     spool = _spool(common)
@@ -126,7 +128,7 @@ def show(common: Common, id: str) -> None:
 def _stop_on_signals() -> Iterator[threading.Event]:
     """The first SIGINT or SIGTERM asks for a stop after the session in flight; the second one interrupts it.
 
-    Outside the main thread, where Python allows no handlers, nobody is asked.
+    Outside the main thread, Python allows no handlers, and none is set.
     """
     stopping = threading.Event()
 
@@ -134,7 +136,7 @@ def _stop_on_signals() -> Iterator[threading.Event]:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
-        say("ending after the session in flight; once more interrupts it")
+        say("ending after the session in flight; press Ctrl-C again to interrupt it")
 
     if threading.current_thread() is not threading.main_thread():
         yield stopping
@@ -159,11 +161,11 @@ def _data(state: SubmissionState) -> dict[str, Any]:
 
 def _in_words(report: QueueReport) -> str:
     return (
-        f"{report.passed} passed, {report.refused} did not, {report.failed} could not be judged, "
+        f"{report.passed} passed, {report.refused} did not pass, {report.failed} could not be judged, "
         f"{report.put_back} to be tried again"
     )
 
 
 def _plain(text: str) -> str:
-    """A stranger's text without what a terminal would obey."""
+    """Untrusted text without control characters, which a terminal would obey."""
     return "".join(character if character.isprintable() else " " for character in text)

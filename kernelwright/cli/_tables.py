@@ -19,10 +19,10 @@ NARROW = 118  # columns that the winners' table needs on one line a row
 MISSING_LAYER = "no-"
 UNCONFINED = "unconfined"
 NO_TIME = (
-    "no time was measured: there is no device here for these kernels. They are checked, and ranked by what the "
-    "compiler says of them: spilled registers, traffic, occupancy, width of accesses"
+    "no time was measured: there is no device here for these kernels. They are checked, and ranked by the "
+    "compiler's figures: spilled registers, traffic, occupancy, width of accesses"
 )
-CAP = 3.0  # what one ratio may count at most in the capped mean, so that one outlier does not make a suite
+CAP = 3.0  # limit of each ratio in the capped mean, so that one outlier does not decide it
 
 
 def table(*columns: str, title: str | None = None) -> Table:
@@ -37,13 +37,13 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def language_line(languages: Sequence[str]) -> str:
-    """What the kernels of a run are written in, as its head line says it: the run's own language first."""
+    """The languages of a run's kernels, for its head line; the run's own language comes first."""
     first, *others = languages
     return f"backend {first}" + (f" (islands for {', '.join(others)} as well)" if others else "")
 
 
 def short(candidate: str | None) -> str:
-    """The first digits of a hash; ``-`` where there is none."""
+    """The first digits of a hash; ``-`` without one."""
     return candidate[:HASH_DIGITS] if candidate else "-"
 
 
@@ -63,7 +63,7 @@ def ratio(speedup: Speedup | None, *, stacked: bool = False) -> str:
 
 
 def coloured_ratio(speedup: Speedup | None, *, stacked: bool = False) -> str:
-    """As :func:`ratio`, green where "faster" may be claimed and red where it is slower for sure (rich markup)."""
+    """As :func:`ratio`, in rich markup: green if "faster" may be claimed, red if surely slower, else yellow."""
     text = ratio(speedup, stacked=stacked).replace("[", r"\[")
     if speedup is None:
         return text
@@ -72,7 +72,7 @@ def coloured_ratio(speedup: Speedup | None, *, stacked: bool = False) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Seconds in words, such as ``2 min 05 s``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -82,7 +82,7 @@ def duration(seconds: float) -> str:
 
 
 def shorten_ids(ids: Sequence[str], *, narrow: bool = False) -> dict[str, str]:
-    """Problem ids without their suite, where all are of one suite; in a narrow place the bare names, where unique."""
+    """Problem ids without their suite, if all are of one suite; with ``narrow``, only the names, if unique."""
     bare = {name: name.rpartition("/")[2] for name in ids}
     if narrow and len(set(bare.values())) == len(bare):
         return bare
@@ -114,7 +114,7 @@ def winners_table(rows: Sequence[RunResult], baselines: Sequence[str], width: in
 def result_tables(
     rows: Sequence[RunResult], baselines: Sequence[str], width: int, lints: Findings
 ) -> list[Table | str]:
-    """What a run found: the winners' table, and apart from it what could not be timed, with a line that says so."""
+    """The winners' table of a run. Problems that could not be timed get a table of their own, with a note."""
     untimed = [row for row in rows if row.ranked]
     timed = [row for row in rows if not row.ranked]
     shown: list[Table | str] = []
@@ -126,10 +126,10 @@ def result_tables(
 
 
 def untimed_table(rows: Sequence[RunResult], lints: Findings) -> Table:
-    """What a run found where nothing was timed: for each problem its kernels, the best first."""
+    """The table of problems that could not be timed: for each, its kernels, the best first."""
     from rich.markup import escape
 
-    made = table("problem", ">rank", "what the compiler says of it", "kernel")
+    made = table("problem", ">rank", "compiler's figures", "kernel")
     names = shorten_ids([row.problem for row in rows])
     for row in rows:
         name = escape(marked(names[row.problem], lints[row.problem]))
@@ -141,7 +141,7 @@ def untimed_table(rows: Sequence[RunResult], lints: Findings) -> Table:
 
 
 def _stage(row: RunResult) -> str:
-    """The stage a winner reached, and whether libraries have a part in it; else what became of the problem."""
+    """The stage of a winner, with ``hybrid`` or ``library`` if libraries take part; else the problem's outcome."""
     if row.skipped:
         return "skipped"
     if row.candidate and row.stage:
@@ -151,7 +151,7 @@ def _stage(row: RunResult) -> str:
 
 
 def variant_lines(rows: Sequence[RunResult]) -> list[str]:
-    """What was timed where it was not a problem's first variant, and where a time says nothing."""
+    """Notes on the rows: other variants than the first, skipped problems, denied speedups, sizes too small to time."""
     lines = []
     for row in rows:
         if row.variant is not None and row.variant.number:
@@ -166,7 +166,7 @@ def variant_lines(rows: Sequence[RunResult]) -> list[str]:
 
 
 def unjudged_lines(result: CampaignResult) -> list[str]:
-    """How many problems ended without a verdict, and why each did; nothing where none did."""
+    """The number of problems without a verdict, and the reason of each; empty if there are none."""
     ended = result.unjudged
     if not ended:
         return []
@@ -175,7 +175,7 @@ def unjudged_lines(result: CampaignResult) -> list[str]:
 
 
 def weak_sandbox(layers: Sequence[str]) -> str:
-    """A warning where layers of the sandbox were missing; empty where none were, or no candidate ran."""
+    """A warning if layers of the sandbox were missing; empty if none were, or if no candidate ran."""
     missing = [layer for layer in layers if layer.startswith(MISSING_LAYER) or layer == UNCONFINED]
     return (
         f"the sandbox was not complete here ({', '.join(missing)}); its layers: {', '.join(layers)}" if missing else ""
@@ -203,7 +203,7 @@ def suite_summary(rows: Sequence[RunResult], baselines: Sequence[str]) -> list[s
 
 
 def whose(verdict: Verdict) -> str:
-    """Whose work a kernel's is, in words."""
+    """How much of the work the candidate's own kernels do, in words."""
     if verdict.own_kernel_share is not None:
         return f"{verdict.own_kernel_share:.0%} of the time ({verdict.own_kernel_label})"
     return f"{verdict.own_kernel_label}, torch does the reference's arithmetic"

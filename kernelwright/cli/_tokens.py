@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def tokens() -> None:
-    """Who may read a board that is not public, and submit kernels to it: create, list and revoke tokens."""
+    """Create, list and revoke tokens for reading a public leaderboard and for submitting kernels."""
 
 
 @tokens.command()
@@ -26,25 +26,25 @@ def tokens() -> None:
     "scopes",
     multiple=True,
     type=click.Choice(["read", "submit"]),
-    help="What it allows (repeatable); default: submit.",
+    help="What the token allows (repeatable); default: submit.",
 )
-@click.option("--days", type=click.IntRange(min=1), help="It ends after so many days; default: never.")
+@click.option("--days", type=click.IntRange(min=1), help="Days until it expires; default: never.")
 @common_options
 def create(common: Common, name: str, scopes: tuple[Scope, ...], days: int | None) -> None:
-    """Make a token and print its secret, which is shown this once.
+    """Create a token and print its secret, which is shown only once.
 
-    Kernels that are submitted with it stand on the board as submitted:NAME.
+    Kernels submitted with the token appear on the board as submitted:NAME.
     """
     opened = _opened(common)
     made = opened.create(name, scopes or ("submit",), days=days)
-    say(f"{_in_words(made.token)}; the line below is its secret, which is kept nowhere: store it now")
+    say(f"{_in_words(made.token)}; the line below is its secret. It is not stored: copy it now")
     common.show({**_data(made.token), "secret": made.secret}, made.secret)
 
 
 @tokens.command("list")
 @common_options
 def list_tokens(common: Common) -> None:
-    """All tokens, those that have ended among them. Never a secret."""
+    """List all tokens, also expired and revoked ones, without their secrets."""
     found = _opened(common).tokens()
     made = table("name", "for", "state", "created", "ends")
     for token in found:
@@ -60,7 +60,7 @@ def list_tokens(common: Common) -> None:
 @click.argument("name")
 @common_options
 def revoke(common: Common, name: str) -> None:
-    """End a token now, in servers that are running as well."""
+    """Revoke a token at once, also in running servers."""
     token = _opened(common).revoke(name)
     common.show(_data(token), f"{token.name} is revoked")
 
@@ -80,5 +80,5 @@ def _data(token: Token) -> dict[str, Any]:
 
 
 def _in_words(token: Token) -> str:
-    ends = f"until {token.expires_at.isoformat(' ', 'minutes')}" if token.expires_at else "without an end"
+    ends = f"until {token.expires_at.isoformat(' ', 'minutes')}" if token.expires_at else "without expiry"
     return f"token {token.name} for {' and '.join(token.scopes)}, {ends}"

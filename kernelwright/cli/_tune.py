@@ -27,32 +27,38 @@ EXIT_NOT_PASSED = 1
 
 @click.command()
 @click.argument("candidate", metavar="CANDIDATE")
-@click.option("--problem", "-p", metavar="P", help="The problem that it solves; a kernel of the store knows its own.")
+@click.option("--problem", "-p", metavar="P", help="The problem of a file; a kernel of the store has its own.")
 @click.option(
-    "--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="A file's language; default: its kernels' own."
+    "--backend", type=click.Choice(["cpp", "triton", "cuda"]), help="A file's language (default: its kernels')."
 )
-@click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Begin from this value (repeatable).")
+@click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Start from this value (repeatable).")
 @click.option(
     "--sampler",
     type=click.Choice(["tpe", "cma-es", "random"]),
     default="tpe",
     show_default=True,
-    help="What proposes settings where there are too many to try all.",
+    help="Method that proposes settings, if there are too many to try all.",
 )
 @click.option(
-    "--max-evaluations", type=click.IntRange(min=1), default=24, show_default=True, help="Settings judged at most."
+    "--max-evaluations",
+    type=click.IntRange(min=1),
+    default=24,
+    show_default=True,
+    help="Limit of the settings to judge.",
 )
 @click.option(
     "--max-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="End within this time, confirmation included.",
+    help="Time limit in seconds, confirmation included.",
 )
-@click.option("--no-cost-model", is_flag=True, help="Do not let what the store has learned order the settings.")
+@click.option("--no-cost-model", is_flag=True, help="Do not order the settings by the store's cost model.")
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads while timing.")
-@click.option("--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="More suites.")
+@click.option(
+    "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
+)
 @common_options
 def tune(
     common: Common,
@@ -66,10 +72,10 @@ def tune(
     no_cost_model: bool,
     **flags: Any,
 ) -> int:
-    """Search the best setting of a candidate's KNOBS, with no language model.
+    """Search for the best values of a candidate's KNOBS, without a language model.
 
     CANDIDATE is a file, or the hash (or its first digits) of a kernel in the store. Its own setting is judged first;
-    every other one is timed beside the best so far. At the end the best and the default are confirmed together.
+    every other setting is timed beside the best so far. At the end, the best and the default are confirmed together.
     """
     from kernelwright.campaign import Tuner
     from kernelwright.campaign.tune_results import TunePlan
@@ -92,10 +98,10 @@ def tune(
 def _given(
     store: Store, settings: Settings, name: str, problem: str | None, knobs: Mapping[str, KnobValue]
 ) -> tuple[Candidate, Problem]:
-    """The candidate with its knobs set, and the problem in the version that it is judged on.
+    """The candidate with its knobs set, and its problem.
 
     Raises:
-        UsageError: there is no such file or kernel; a file without a problem.
+        UsageError: there is no such file or kernel, or no problem was named for a file.
     """
     from kernelwright.campaign import language_of
     from kernelwright.campaign.api import read_candidate
@@ -116,12 +122,12 @@ def _given(
 def resume_tuning(
     common: Common, settings: Settings, store: Store, run: RunRow, budgets: Mapping[str, float | None]
 ) -> int:
-    """Go on with a run that tunes a kernel, and print what came of it."""
+    """Continue a tuning run, and print its result. Returns the exit code."""
     from kernelwright.campaign import Tuner
 
     others = [name for name, value in budgets.items() if value is not None and name != "max_minutes"]
     if others:
-        raise UsageError(f"a run that tunes has no {others[0]}", hint="--max-minutes is its budget")
+        raise UsageError(f"a tuning run has no budget {others[0]}", hint="its budget is --max-minutes")
     with show_progress() as listener:
         tuner = Tuner(settings, store, tell=listener, signals=True)
         result = tuner.resume(run.id, max_minutes=budgets.get("max_minutes"))
@@ -129,7 +135,7 @@ def resume_tuning(
 
 
 def report(common: Common, result: TuneResult) -> int:
-    """Print what tuning came to; returns the exit code."""
+    """Print the result of tuning. Returns the exit code."""
     code = EXIT_OF_STATUS.get(result.status, EXIT_NOT_PASSED if result.outcome == "failed" else 0)
     lines: list[str | Table] = [_tried_table(result), _cost_model_line(result.cost_model)]
     walked = "all of them" if result.judged == result.space else f"{result.judged} judged"
@@ -152,7 +158,7 @@ def _tried_table(result: TuneResult) -> Table:
     """The settings, the fastest first."""
     from rich.markup import escape
 
-    made = table("setting", ">of the default", ">of the best so far", "kernel")
+    made = table("setting", ">vs the default", ">vs the best so far", "kernel")
     for tried in sorted(result.tried, key=lambda entry: -(entry.speedup or 0.0)):
         name = ", ".join(f"{knob} = {value}" for knob, value in tried.changes.items()) or "the default"
         speed = "-" if tried.speedup is None else f"{tried.speedup:.3f}x"

@@ -1,4 +1,4 @@
-"""``kernelwright.optimize`` as people call it: it says what it does where somebody is looking."""
+"""``kernelwright.optimize`` for interactive use: it reports progress on a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def optimize(
     Args:
         model: any module that ``torch.export`` accepts.
         example_inputs: positional inputs of its forward.
-        progress: whether to say on standard error what is done; by default on a terminal and in a notebook.
-        tell: is told each event instead.
+        progress: whether to report progress on standard error; by default on a terminal and in a notebook.
+        tell: a callback for each event, instead of progress on standard error.
         options: ``name``, ``settings``, and single settings such as ``rounds=3``.
 
     Returns:
-        The drop-in; ``model`` itself, with a UserWarning, where no faster kernel could be proved.
+        The drop-in; ``model`` itself, with a UserWarning, if no faster kernel could be proved.
 
     Raises:
-        UsageError: the module cannot be captured, or a bad option.
-        MachineError, MissingToolError: it cannot be judged here.
+        UsageError: the module cannot be captured, or an option is invalid.
+        MachineError, MissingToolError: this machine cannot judge kernels.
     """
     if tell is not None:
         return optimize_silently(model, example_inputs, tell=tell, **options)

@@ -1,8 +1,8 @@
 """Kernels without a language model: captured graph in, fused C++ or Triton candidate out.
 
 The capture (``_capture.py``) and TorchInductor's sources (``_inductor.py``, ``_inductor_triton.py``) are worker-side
-entries: they import torch and run the problem's code, so they are named to the sandbox by the constants here. All the
-rest reads plain data and never imports torch.
+entries. They import torch and run the problem's code, so the sandbox gets only their names, the constants below. All
+other modules read plain data and never import torch.
 """
 
 from __future__ import annotations

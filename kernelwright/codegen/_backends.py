@@ -1,4 +1,4 @@
-"""The emitters by backend: which one writes a candidate, and what may be chosen about it."""
+"""Chooses the emitter and the schedule space of a backend."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None, *, b
     """Write a candidate file.
 
     Args:
-        graph: the captured problem. Its kernels are for the shapes that it was captured in, so that a Triton candidate
-            needs the problem's ``gpu`` and ``interpreter`` variants in it.
-        schedule: choices out of :func:`schedule_space`; what it doesn't name has its default.
+        graph: the captured problem. Kernels are made for the captured shapes. So a Triton candidate needs a graph with
+            the problem's ``gpu`` and ``interpreter`` variants.
+        schedule: choices from :func:`schedule_space`. A missing choice has its default.
         backend: ``cpp`` or ``triton``.
 
     Raises:

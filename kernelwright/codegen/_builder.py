@@ -11,7 +11,7 @@ from kernelwright.codegen._size import Shape, Size, product
 
 Operand = Value | int | float | bool | Size | Scalar
 
-# Words that are no variable names in C++ or Python, or that generated code uses itself.
+# Words that cannot name a variable: keywords of C++ or Python, and names that generated code uses itself.
 _WORDS_TEXT = """
 and or not xor bool int float double char long short signed unsigned auto const void class struct union enum
 template typename namespace new delete this operator private public protected static inline switch case default
@@ -41,7 +41,7 @@ class Builder:
     def __init__(self, variants: int, backend: str = "cpp") -> None:
         self.variants, self.backend = variants, backend
         self.rank = _RANK
-        self.floats = ("float32", *HALVES)  # what heavy operators are generated for
+        self.floats = ("float32", *HALVES)  # dtypes that heavy operators are generated for
         self.values: list[Value] = []
         self.origin: tuple[str, str] = ("", "")
         self._taken: dict[str, int] = {}
@@ -118,14 +118,14 @@ class Builder:
     # ---------------------------------------------------------------- memory
 
     def in_memory(self, value: Value) -> Value:
-        """What is read as it lies in memory: a view is copied."""
+        """The value as row-major memory. A view is copied."""
         return self.pointwise("copy", value) if value.is_view else value
 
     def routine(self, routine: str, args: Sequence[Value], shape: Shape, dtype: str, **attrs: Any) -> Value:
         """A kernel of :mod:`_routines`.
 
         Raises:
-            Unsupported: this language has no such kernel.
+            Unsupported: this backend has no such kernel.
         """
         if self.backend != "cpp":
             raise Unsupported("no template in this language")
@@ -142,7 +142,7 @@ class Builder:
             inner = value.attrs["dims"]
             return self.permute(value.args[0], [inner[d] for d in dims])
         moved = [d for d in dims if not value.shape[d].equals(1)]
-        if moved == sorted(moved):  # nothing but dims of size 1 change places
+        if moved == sorted(moved):  # only dims of size 1 change places
             return self.reshape(value, [value.shape[d] for d in dims])
         return self.make("permute", (value,), tuple(value.shape[d] for d in dims), value.dtype, dims=tuple(dims))
 
@@ -190,7 +190,7 @@ class Builder:
         return self.make(op, (value,), tuple(shape), dtype or value.dtype, name, dims=axes, keepdim=keepdim)
 
     def count(self, value: Value, dims: Sequence[int]) -> Size:
-        """How many elements a reduction over ``dims`` takes together."""
+        """The number of elements that a reduction over ``dims`` combines."""
         return product([value.shape[d] for d in {d % len(value.shape) for d in dims}], self.variants)
 
     def mean(self, value: Value, dims: Sequence[int], keepdim: bool) -> Value:

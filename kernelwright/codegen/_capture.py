@@ -46,9 +46,9 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
     """Capture a problem.
 
     Args:
-        payload: ``source`` (the problem's text), ``variant`` (settings of its module constants, the one that is
-            timed), ``variants`` (optional: all variants; else those that the file declares for the CPU), ``mode``,
-            ``backward`` (whether gradients are wanted as well).
+        payload: ``source`` (the problem's text), ``variant`` (module constants of the timed variant), ``variants``
+            (optional: all variants; default: those that the file declares for the CPU), ``mode``, ``backward`` (also
+            capture gradients).
 
     Returns:
         The graph as JSON-able data with ``ok`` true; or ``ok`` false with ``reason`` (and ``line`` where known).
@@ -237,7 +237,7 @@ class _Writer(Nodes):
         return entries
 
     def _attribute(self, target: str) -> str | None:
-        """Where the model keeps a constant tensor that is too large to embed, as a plain attribute; None if nowhere."""
+        """The dotted name of the plain attribute that holds a constant tensor too large to embed, or None."""
         tensor = self.program.constants[target]
         if tensor.numel() <= _CONSTANT_LIMIT:
             return None
@@ -255,7 +255,7 @@ class _Writer(Nodes):
 
 
 def _unify(items: Sequence[Any], where: str) -> Any:
-    """One tree of the same tree in every variant; numbers that differ become vectors.
+    """Merge the trees of all variants into one. Numbers that differ become vectors.
 
     Raises:
         CaptureFault: the trees differ in more than numbers.

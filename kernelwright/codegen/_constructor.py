@@ -1,8 +1,8 @@
-"""The constructor of a candidate: the reference's own ``__init__``, with what it needs of the problem file.
+"""The constructor of a candidate: the reference's own ``__init__``, with the parts of the problem file that it needs.
 
-Parameters then have the same names, shapes and initial values as the reference's for the same arguments. Helper
-modules keep their constructors and lose their ``forward``: they are containers here. Nothing is executed; the capture
-worker tries the text out and says which ``Carry`` reproduces the reference's state.
+For the same arguments, parameters have the same names, shapes and initial values as the reference's. Helper modules
+keep their constructors and lose their ``forward``: they only hold parameters. Nothing is executed here. The capture
+worker tries the text and reports which ``Carry`` reproduces the reference's state.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _model_class(tree: ast.Module) -> ast.ClassDef:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Calls the model's class ``ModelNew`` wherever the file names it, as ``super(Model, self)`` does."""
+    """Renames the model's class to ``ModelNew`` wherever the file uses its name, as in ``super(Model, self)``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -100,7 +100,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 class _Carried:
-    """What of a problem file goes into the candidate, found by following names and attributes from the constructor."""
+    """The parts of a problem file that go into the candidate: all that the constructor reaches by name or attribute."""
 
     def __init__(self, tree: ast.Module, model: ast.ClassDef, carry: Carry) -> None:
         self.model, self.whole = model, carry == "whole"
@@ -126,7 +126,7 @@ class _Carried:
         return (self._container(n) for n in self.statements if n in self.kept and not _is_import(n))
 
     def body(self, cls: ast.ClassDef) -> list[ast.stmt]:
-        """The statements of a class that are kept: what is no method, and the methods that kept code names."""
+        """The kept statements of a class: all that are not methods, and the methods that kept code refers to."""
         found: list[ast.stmt] = []
         for node in cls.body:
             if isinstance(node, _Function):
@@ -147,7 +147,7 @@ class _Carried:
         yield from (self._container(n) for n in self.kept)
 
     def _container(self, node: ast.stmt) -> ast.stmt:
-        """A helper class without the methods that nothing needs; other statements as they are."""
+        """A helper class without its unused methods. Functions lose their docstring; other statements do not change."""
         if not isinstance(node, ast.ClassDef):
             return _without_docstring(node) if isinstance(node, _Function) else node
         return ast.copy_location(
@@ -162,7 +162,7 @@ class _Carried:
         )
 
     def _usable(self) -> list[ast.stmt]:
-        """Statements that can stand before ``ModelNew``: they make no inputs and need neither them nor the model."""
+        """Statements that can precede ``ModelNew``: they neither define nor use the model or the makers of inputs."""
         found = [n for n in self.statements if not _is_text(n) and not _is_future(n)]
         return [n for n in found if not (_bound(n) | _used_at_once(n)) & {*_DROPPED, _NEW}]
 
@@ -197,7 +197,7 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _used_at_once(node: ast.stmt) -> set[str]:
-    """The names that a statement reads when the file is loaded: not those inside of a function's body."""
+    """The names that a statement reads when the file is loaded. Names inside a function's body are left out."""
     if isinstance(node, _Function):
         return set()
     return {n.id for n in _own_nodes(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}

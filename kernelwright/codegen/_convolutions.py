@@ -1,7 +1,7 @@
-"""Convolutions over images of one to three dims as kernels of ours, grouped and transposed ones too.
+"""Generated convolutions over images of one to three dims, also grouped and transposed ones.
 
 Every tap of a filter sees a shifted view of the padded image. So a convolution is a matrix product: rows are filters,
-columns are places of the image, and the depth runs over channels and taps. What follows it runs on tiles in cache.
+columns are image positions, and the depth runs over channels and taps. Its epilogue runs on tiles in cache.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def conv_function(step: Step, name: str, title: str, variants: int, options: Map
 
 
 def _window(value: Value, sizes: KernelSizes, variants: int) -> dict[str, str]:
-    """Everything that there is of every image dim, missing dims filled up."""
+    """The sizes and window parameters of every image dim. Missing leading dims get neutral values."""
     x, weight = value.args
     rank = len(x.shape) - 2
     one, zero = Size.const(1, variants), Size.const(0, variants)

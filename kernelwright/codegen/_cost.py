@@ -11,8 +11,7 @@ from kernelwright.codegen._nest import Nest, is_element
 from kernelwright.codegen._partition import Step, root
 from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.codegen._schedule import complete
-
-_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1}
+from kernelwright.datasets import ITEM_BYTES
 
 
 def count(value: Value) -> int:
@@ -25,7 +24,7 @@ def count(value: Value) -> int:
 
 def size_bytes(value: Value) -> int:
     """Bytes of a value in the timed variant."""
-    return count(value) * _BYTES.get(value.dtype, 4)
+    return count(value) * ITEM_BYTES[value.dtype]
 
 
 def step_bytes(step: Step) -> tuple[int, int]:
@@ -94,12 +93,12 @@ def plan_cost(plan: Plan) -> dict[str, Any]:
 
 
 def cost(graph: Graph) -> dict[str, Any]:
-    """What the timed variant must move and compute.
+    """The memory traffic and the flops of the timed variant.
 
     Returns:
-        ``bytes_least`` (every input read and every output written once), ``bytes_moved`` (what the default schedule's
-        steps read and write), ``flops``, ``intensity`` (flops per byte of ``bytes_least``), and ``regions``: the same
-        for each step.
+        ``bytes_least`` (every input read and every output written once), ``bytes_moved`` (bytes that the steps of the
+        default schedule read and write), ``flops``, ``intensity`` (flops per byte of ``bytes_least``), and ``regions``:
+        the same for each step.
     """
     halves = [plan_cost(make_plan(half, complete({}))) for half in graph.halves]
     whole = {name: sum(half[name] for half in halves) for name in ("bytes_least", "bytes_moved", "flops")}

@@ -36,9 +36,9 @@ class ExpressionWriter:
         title: what the function does, for its comment.
         alias: outputs that are written over an input of the same size.
         options: structural choices of the schedule.
-        form: ``kernel``: a function of its own. Else a helper that a template calls on a tile in cache: ``row`` for
+        form: ``kernel`` for a function of its own. Else a helper that a template calls on a tile in cache: ``row`` for
             one whole row of the nest, ``segment`` for ``count`` elements of a row from ``begin``.
-        given: the value whose row (or segment) such a helper gets as ``acc``.
+        given: the value whose row (or segment) a helper gets as ``acc``.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ExpressionWriter:
                 self.pointers[value, position] = self._tensor(value)
 
     def _base(self, position: Affine) -> str:
-        """What the outer loops (and the block or chunk) add to an index."""
+        """The part of an index that comes from the outer loops, and from the block or chunk."""
         nest = self.nest
         text = self.sizes.affine(position, self.outer_vars, offset=True)
         if (nest.chunked or nest.mode == "column" or self.form == "segment") and nest.vector is not None:
@@ -303,14 +303,14 @@ class ExpressionWriter:
         return self.sizes.expr(total, "rows")
 
     def _limit(self) -> str:
-        """How often the vector loop runs."""
+        """The number of iterations of the vector loop."""
         nest = self.nest
         part = nest.chunked or nest.mode == "column" or self.form == "segment"
         return "count" if part else self.sizes.expr(nest.inner[-1].extent)
 
 
 def _loaded(text: str, dtype: str) -> str:
-    """An element of memory as what is computed with."""
+    """An element of memory in the type that it is computed with."""
     if dtype == "bool":
         return f"({text} != 0)"
     return f"(float){text}" if dtype in HALVES else text
@@ -331,9 +331,9 @@ def _use_counts(nest: Nest) -> dict[Expr, int]:
 
 
 def _repeated(nest: Nest) -> set[Expr]:
-    """Operands that get a name of their own: a consumer writes them twice, or selects between them.
+    """Operands that get a name of their own, because a consumer writes them twice or selects between them.
 
-    A load inside a branch of a selection would become a masked load, and then the loop is not vectorised.
+    A load inside a branch of a selection would become a masked load, and the loop would not be vectorised.
     """
     found: set[Expr] = set()
     for expr in nest.order:

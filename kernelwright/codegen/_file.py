@@ -1,4 +1,4 @@
-"""What candidate files of every backend share: names, imports, the class, and the report on the steps."""
+"""Parts that the candidate files of all backends share: names, imports, the class, and the report on the steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Generated:
 
     @property
     def has_kernel(self) -> bool:
-        """Whether anything at all is computed by a kernel of the file, and not by a library."""
+        """Whether a generated kernel computes at least one step."""
         return any(step["kind"] in OWN_KINDS for step in self.report)
 
 
@@ -92,7 +92,7 @@ def left_to_torch(step: Step, plan: Plan) -> dict[str, Any]:
 def finished(
     plans: Sequence[Plan], source: str, knobs: dict[str, KnobValue], entries: list[dict[str, Any]]
 ) -> Generated:
-    """A candidate with its report, ``entries`` being one per step."""
+    """A candidate with its report. ``entries`` has one entry per step."""
     costs = [plan_cost(plan) for plan in plans]
     regions = [region for found in costs for region in found["regions"]]
     report = [{**entry, "bytes": region["bytes_read"] + region["bytes_written"], "flops": region["flops"]}
@@ -127,7 +127,7 @@ def model_class(made: Constructor, graph: Graph, body: list[str]) -> str:
 
 
 def gradient_class(graph: Graph, there: list[str], back: list[str]) -> tuple[str, list[str]]:
-    """An autograd function around the statements of both ways, and the statements of ``forward`` that call it."""
+    """An autograd function with the statements of both passes, and the statements of ``forward`` that call it."""
     gradient = graph.gradient
     assert gradient is not None
     lines = [
@@ -146,7 +146,7 @@ def gradient_class(graph: Graph, there: list[str], back: list[str]) -> tuple[str
 
 
 def module_imports(made: Constructor, body: str, more: Sequence[str] = ()) -> list[str]:
-    """The imports that the constructor and ``forward`` need, and ``more`` of the standard library."""
+    """The imports that the constructor and ``forward`` need, with ``more`` lines for the standard library."""
     future = [line for line in made.imports if line.startswith("from __future__")]
     lines = [*future, *more]
     lines += ["import math"] if "math." in body and "import math" not in made.imports else []

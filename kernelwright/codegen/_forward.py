@@ -21,7 +21,7 @@ class ForwardWriter:
         self.program, self.graph = program, graph
         self.lines: list[str] = []
         self.variables: dict[Value, str] = {}
-        self._dims: dict[str, Shape] = {}  # of memory, by its variable, where that may be written in another shape
+        self._dims: dict[str, Shape] = {}  # allocated shapes by variable; they may be those of a view
         self.params: list[str] = []
         self.constants: list[str] = []
         leaves = [v for v in program.values if v.op == "leaf"]
@@ -39,12 +39,12 @@ class ForwardWriter:
     # ------------------------------------------------------------------------------------------ statements
 
     def assign(self, value: Value, text: str) -> None:
-        """``value`` is what the expression gives."""
+        """Assign an expression to the variable of ``value``."""
         self.variables[value] = value.name
         self.lines.append(f"{value.name} = {text}")
 
     def allocate(self, value: Value) -> None:
-        """Fresh memory for a value that a kernel fills; in the shape in which it is returned, where that is a view."""
+        """Allocate memory for a value that a kernel fills. If only a reshape of it is used, take that shape."""
         shown = [o for o in self.program.outputs if o.op == "reshape" and o.args[0] is value]
         if shown and not any(value in v.inputs for v in self.program.values if v is not shown[0]):
             self.variables[value] = self.variables[shown[0]] = value.name
@@ -113,7 +113,7 @@ class ForwardWriter:
         return f"{base}.{method}({shape or '()'})"
 
     def window_sizes(self, value: Value) -> None:
-        """Name the image size that a convolution or pooling gives, by its formula."""
+        """Compute the output sizes of a convolution or pooling by their formula, as named variables."""
         source: Value = value.args[0]
         kernel = value.attrs["kernel"] if value.op == "pool" else value.args[1].shape[2:]
         rank = len(kernel)
@@ -197,7 +197,7 @@ class ForwardWriter:
         self.assign(value, f"torch.ops.aten.{value.attrs['aten']}({', '.join(parts)}){suffix}")
 
     def item(self, value: Value) -> None:
-        """One result of an operator with several."""
+        """One result of an operator that has several."""
         self.assign(value, f"{self.memory(value.args[0])}[{value.attrs['index']}].contiguous()")
 
     # ------------------------------------------------------------------------------------------ the whole
@@ -210,11 +210,11 @@ class ForwardWriter:
         return f"{text}.view({', '.join(self.sizes.expr(s) for s in value.shape) or '()'})"
 
     def body(self, structure: str) -> list[str]:
-        """All statements of ``forward``, with what they need before them."""
+        """All statements of ``forward``, preceded by the definitions that they need."""
         return self._finished(lambda texts: [f"return {_structured(texts, structure)}"])
 
     def way_there(self, gradient: Gradient, structure: str) -> list[str]:
-        """All statements of an autograd function's ``forward``: what is kept is the last of the outputs."""
+        """All statements of an autograd function's ``forward``. The last outputs are saved for ``backward``."""
         count = gradient.returned
         structure = "tuple" if structure == "list" else structure
 
@@ -260,7 +260,7 @@ class ForwardWriter:
         return out
 
     def _constant(self, leaf: Value) -> list[str]:
-        """Make a constant tensor of the module; what ``forward`` has to do for it."""
+        """Define a constant tensor at module level. Returns the statements that ``forward`` needs for it."""
         name = self._constant_name(leaf)
         self.constants.append(f"{name} = torch.tensor({leaf.attrs['data']!r}, dtype=torch.{leaf.dtype})")
         return []
@@ -288,7 +288,7 @@ class ForwardWriter:
         return out
 
     def _variant(self) -> str:
-        """Which of the captured shape variants these inputs are."""
+        """The statement that finds the captured shape variant of the inputs."""
         keys = []
         for k in range(self.program.variants):
             shapes = [tuple(s.values[k] for s in leaf.shape) for leaf in self.inputs]
@@ -298,7 +298,7 @@ class ForwardWriter:
 
 
 def _structured(texts: Sequence[str], structure: str) -> str:
-    """Expressions as what is returned: a tensor, a tuple or a list."""
+    """The returned expression: a tensor, a tuple or a list."""
     if structure == "tensor":
         return texts[0]
     joined = ", ".join(texts)

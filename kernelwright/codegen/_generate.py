@@ -1,4 +1,4 @@
-"""From a graph and a schedule to a candidate file."""
+"""Writes a C++ candidate file from a graph and a schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kernelwright.codegen._templates import pool_function, scan_function
 from kernelwright.records import KnobValue
 
 _HEADERS = ("algorithm", "cmath", "cstdint", "omp.h", "type_traits", "vector")
-# Split at its end, a loop with masks would be one with a scalar rest again.
+# Splitting a masked loop at its end would give it a scalar remainder again.
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-fno-split-loops")
 _RECIPROCAL_FLAGS = ("-freciprocal-math", "-fno-signed-zeros")
 
@@ -42,7 +42,7 @@ def generate_cpp(graph: Graph, schedule: Mapping[str, KnobValue] | None = None) 
 
     Args:
         graph: the captured problem.
-        schedule: choices out of :func:`schedule_space`; what it doesn't name has its default.
+        schedule: choices from :func:`schedule_space`. A missing choice has its default.
 
     Raises:
         CodegenError: the schedule has an unknown choice, or the graph has no candidate.
@@ -72,7 +72,7 @@ class _Emitter:
         self.written: list[ForwardWriter] = []
 
     def begin(self, graph: Graph, plan: Plan) -> None:
-        """Go on with the steps of another plan."""
+        """Start with the steps of the next plan."""
         self.graph, self.plan = graph, plan
         self.forward = ForwardWriter(plan.program, graph)
         self.written.append(self.forward)

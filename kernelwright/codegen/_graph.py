@@ -1,7 +1,7 @@
-"""The captured graph as plain data: what the generator reads, and all that it knows of a problem.
+"""The captured graph as plain data: everything that the generator knows about a problem.
 
-The JSON is written by the capture worker (see ``_capture.py``), so it may come from a process that ran a stranger's
-code: it is checked when it is read, and nothing in it is ever executed.
+The JSON is written by the capture worker (see ``_capture.py``), so it may come from a process that ran untrusted code.
+It is checked when it is read, and nothing in it is ever executed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernelwright.errors import KernelwrightError
 FORMAT = 2
 InputKind = Literal["input", "parameter", "buffer", "constant"]
 Carry: TypeAlias = Literal["needed", "whole"]
-CARRIES: tuple[Carry, ...] = ("needed", "whole")  # of the reference's text, in the order in which they are tried
+CARRIES: tuple[Carry, ...] = ("needed", "whole")  # parts of the reference's text, in the order of trial
 
 
 class CodegenError(KernelwrightError):
@@ -50,7 +50,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Shape, strides (in elements, None where some variant is not row-major contiguous) and dtype name."""
+    """Shape, dtype name, and whether the tensor is row-major contiguous in every variant."""
 
     shape: Shape
     dtype: str
@@ -59,9 +59,9 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that comes into the graph.
+    """An input tensor of the graph.
 
-    ``target`` is the dotted state_dict name of a parameter or buffer, or the parameter of ``forward`` for an input;
+    ``target`` is the dotted state_dict name of a parameter or buffer, or the parameter of ``forward`` for an input.
     ``data`` holds the values of a constant (nested lists).
     """
 
@@ -85,15 +85,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The way back of a graph, as the second half of an autograd function.
+    """The backward pass of a graph, as the second half of an autograd function.
 
     Attributes:
-        arguments: what the function is called with, one name for each input of the graph.
-        returned: how many of the graph's outputs are returned; those behind them are kept for the way back.
-        saved: names of what is kept, in order.
-        cotangents: names of the gradients of what is returned, in order.
+        arguments: names of the function's arguments, one for each input of the graph.
+        returned: how many of the graph's outputs are returned. The outputs after them are saved for the backward pass.
+        saved: names of the saved outputs, in order.
+        cotangents: names of the gradients of the returned outputs, in order.
         places: positions of the arguments whose gradients the backward pass returns.
-        back: from ``saved`` and ``cotangents`` to these gradients.
+        back: the graph that computes these gradients from ``saved`` and ``cotangents``.
     """
 
     arguments: tuple[str, ...]
@@ -121,8 +121,8 @@ class Graph:
         indexed: dotted names of the modules whose children are reached by number (``self.layers[0]``); the model
             itself is the empty name.
         carry: how much of the reference's text the constructor needs (see ``_constructor.py``).
-        writes: buffers that forward changes, by their dotted names, and what they are afterwards.
-        gradient: the way back, where gradients are wanted.
+        writes: dotted names of the buffers that forward changes, each with its new value.
+        gradient: the backward pass, if gradients are wanted.
         payload: the JSON object that this graph was read from.
     """
 
@@ -143,10 +143,10 @@ class Graph:
 
     @classmethod
     def from_json(cls, payload: str | Mapping[str, Any]) -> Graph:
-        """Read what :func:`capture_entry` returned.
+        """Read the result of :func:`capture_entry`.
 
         Raises:
-            CodegenError: the payload is not a graph of this format, or says why there is none.
+            CodegenError: the payload is not a graph of this format, or reports a failed capture.
         """
         data: Mapping[str, Any] = json.loads(payload) if isinstance(payload, str) else payload
         if not data.get("ok", False):
@@ -175,7 +175,7 @@ class Graph:
 
     @property
     def halves(self) -> tuple[Graph, ...]:
-        """What kernels are written for: the graph itself, or the way there and the way back."""
+        """The graphs that kernels are written for: this graph, or its forward and its backward pass."""
         if self.gradient is None:
             return (self,)
         arguments = zip(self.inputs, self.gradient.arguments, strict=True)
@@ -242,7 +242,7 @@ def _carry(value: Any) -> Carry:
 
 def _defaults(value: Mapping[str, Any]) -> dict[str, Any]:
     if not all(default is None or isinstance(default, bool | int | float | str) for default in value.values()):
-        raise ValueError("a default of forward is no plain value")
+        raise ValueError("a default of forward is not a plain value")
     return {str(name): default for name, default in value.items()}
 
 

@@ -1,8 +1,8 @@
 """TorchInductor's lowering of a problem, as text: a second source of first candidates.
 
-Worker side only: it runs the problem's code. It reaches into TorchInductor's private API, which is why torch is pinned;
-every failure is an answer with a reason. Nothing is compiled here: the scheduler's C++ and the wrapper's calls are read
-off, one set per declared shape variant, in the vectors that torch itself would use on this processor.
+Worker side only: it runs the problem's code. It uses TorchInductor's private API, so torch is pinned. Every failure is
+returned with a reason. Nothing is compiled here. The scheduler's C++ and the wrapper's calls are taken as text, one set
+per declared shape variant, with the vector width that torch itself would use on this processor.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _wrapper(program: Any) -> tuple[str, Any]:
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    # ``vec_isa_ok``: no compiler is asked whether the processor has these vectors.
+    # ``vec_isa_ok``: do not run a compiler to find out whether the processor has these vectors.
     chosen = {"cpp.simdlen": _vector_bits(), "cpp.vec_isa_ok": True, "cpp.threads": 1}
     with torch.no_grad(), warnings.catch_warnings(), config.patch(chosen):
         warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
 """TorchInductor's Triton kernels for a problem, as text, on a machine with or without a GPU (worker side only).
 
-The reference runs under fake tensors, so that no size costs memory, and is lowered for a CUDA device. Where there is
-none, what TorchInductor asks of one is answered with the figures of an H100. It reaches into TorchInductor's private
-API, which is why torch is pinned; every failure is an answer with a reason. Nothing is compiled here.
+The reference runs under fake tensors, which need no memory, and is lowered for a CUDA device. On a machine without one,
+TorchInductor's queries about the device are answered with the figures of an H100. The module uses TorchInductor's
+private API, so torch is pinned. Every failure is returned with a reason. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _H100 = SimpleNamespace(
     L2_cache_size=50 << 20,
     uuid="",
 )
-# One kernel a region with plain pointers, no random numbers of its own and nothing that is chosen by timing.
+# One kernel per region, with plain pointers, without random numbers of its own and without choices by timing.
 _SETTINGS = {
     "compile_threads": 1,
     "comprehensive_padding": False,
@@ -91,7 +91,7 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             found = [_lowered(source, first, mode)]
             loops = "@triton_heuristics.persistent_reduction" not in found[0]["wrapper"]
-            # Smaller shapes get the timed one's kind of kernel, so that what is checked in them is what is timed.
+            # Smaller shapes get the same kind of kernel as the timed shape, so that checks cover the timed kernel.
             settings = {"triton.persistent_reductions": False} if loops else {}
             found += [_lowered(source, v, mode, settings) for v in wanted[1:]]
             return {"ok": True, "variants": found}
@@ -160,7 +160,7 @@ def _inputs(program: Any) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _uniform() -> Iterator[None]:
-    """Kernels with masks for every size, also where a size is a multiple of every block: one text for more shapes."""
+    """Make kernels mask every size, even a multiple of every block, so that one text serves more shapes."""
     from torch._inductor.codegen.triton import TritonKernel
 
     with mock.patch.object(TritonKernel, "_has_constant_mask", return_value=False):
@@ -169,7 +169,7 @@ def _uniform() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _device() -> Iterator[None]:
-    """The CUDA device of this machine; where it has none, answers in its place for as long as this is open."""
+    """Use the CUDA device of this machine. Without one, fake its answers while the context is active."""
     if torch.cuda.is_available():
         yield
         return
@@ -209,7 +209,7 @@ def _device() -> Iterator[None]:
             stack.enter_context(mock.patch.object(CudaInterface, name, constant(value)))
         for name in ("get_device_properties", "current_device"):
             stack.enter_context(mock.patch.object(CudaInterface.Worker, name, constant(interface[name])))
-        # A torch that is built for CUDA would make fake tensors open the driver.
+        # With a torch that is built for CUDA, fake tensors would open the driver.
         stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", return_value=None))
         stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
         target = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))

@@ -1,8 +1,8 @@
 """The small operator set that everything is lowered to, and values over it.
 
 Five families: leaves (memory), pointwise operators, views, reductions, and heavy operators (a library call or a
-template of ours). A view is only an index map; a pointwise value or a reduction has no memory until some region
-stores it.
+generated template). A view is only an index map. A pointwise value or a reduction has no memory until a region stores
+it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ POINTWISE: dict[str, str] = {
     "cast": "{0}",
     "copy": "{0}",
 }
-# Rough cost in flops per element: for the decision what to keep between passes, and for the roofline.
+# Rough cost in flops per element, for choosing the values to keep between passes and for the roofline.
 COSTS = {
     "exp": 16, "exp2": 17, "expm1": 26, "log": 24, "log1p": 30, "log2": 25, "sin": 40, "cos": 40, "pow": 60, "tanh": 34,
     "erf": 44, "sigmoid": 22, "silu": 22, "mish": 30, "softplus": 48, "gelu": 34, "gelu_tanh": 28, "div": 4, "sqrt": 6,
@@ -93,7 +93,7 @@ class Value:
         op: ``leaf``, ``full``, ``iota``, ``gather``, a key of POINTWISE, a reduction, a view, ``scan``, ``matmul``,
             ``conv``, ``pool``, ``routine``, ``second`` (a routine's other result) or ``extern``.
         args: operands: values, or plain numbers.
-        attrs: what the operator needs besides (dims of a reduction, the index map of a view, the ATen call).
+        attrs: further parameters of the operator (dims of a reduction, the index map of a view, the ATen call).
         origin: the name of the captured node that this came from, and its operator.
         order: position in execution order.
     """
@@ -148,9 +148,9 @@ class Program:
     """A lowered graph: values in execution order (views among them).
 
     Attributes:
-        outputs: what is wanted in memory: what is returned, and behind that what ``writes`` names.
-        writes: the buffers that the last outputs are written to, by their dotted names.
-        counters: buffers that grow by a number.
+        outputs: values that must be in memory: first the returned ones, then those for the buffers in ``writes``.
+        writes: dotted names of the buffers that the last outputs are written to.
+        counters: dotted names of buffers that are incremented, each with its increment.
     """
 
     values: list[Value]
@@ -166,7 +166,7 @@ class Program:
 
     @property
     def written(self) -> list[tuple[str, Value]]:
-        """The buffers that are changed, and what they are afterwards."""
+        """The buffers that are changed, each with its new value."""
         return list(zip(self.writes, self.outputs[len(self.outputs) - len(self.writes) :], strict=True))
 
 

@@ -1,7 +1,7 @@
 """Capture with gradients: forward and backward as one graph, cut into the two halves of an autograd function.
 
-Worker side only, as ``_capture.py``. What the way back needs of the way there is kept, but for views and for cheap
-pointwise operators: those are computed again, which costs less than to write and to read them.
+Worker side only, like ``_capture.py``. Values of the forward pass that the backward pass needs are saved, except views
+and cheap pointwise operators. Computing those again costs less than writing and reading them.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ _AGAIN = frozenset(
 
 
 def export_with_gradients(source: str, variant: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """The graph of the forward pass; under ``gradient`` that of the backward pass, see :class:`Gradient`.
+    """The graph of the forward pass, with the backward pass under ``gradient`` (see :class:`Gradient`).
 
     Raises:
-        CaptureFault: it cannot be traced, or uses operators that change their arguments.
+        CaptureFault: the model cannot be traced, or uses operators that change their arguments.
     """
     module = load_reference(source, dict(variant))
     model = make_model(module, make_init_inputs(module, 0))
@@ -139,7 +139,7 @@ class _Joint:
         }
         trace = make_fx(lambda *given: self._joint(*given), decomposition_table=table, tracing_mode="fake")
         traced = trace(leaves, cotangents)
-        if any(_changes(node) for node in traced.graph.nodes):  # decompositions of some gradients do
+        if any(_changes(node) for node in traced.graph.nodes):  # as the decompositions of some gradients do
             given = [leaf.detach() for leaf in leaves]
             traced = make_fx(torch.func.functionalize(traced), tracing_mode="fake")(given, cotangents)
         traced.graph.eliminate_dead_code()
@@ -154,7 +154,7 @@ class _Joint:
         if isinstance(result, torch.Tensor):
             return [result]
         if type(result) not in (tuple, list) or not all(isinstance(r, torch.Tensor) for r in result):
-            raise CaptureFault("the forward pass returns something that is no tensor or flat tuple of them")
+            raise CaptureFault("the forward pass returns something that is not a tensor or a flat tuple of tensors")
         self.structure = type(result).__name__
         return list(result)
 

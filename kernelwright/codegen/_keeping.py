@@ -1,4 +1,4 @@
-"""Which element values are kept between the passes over a row, and where; the others are computed again."""
+"""Decides which element values are kept between the passes over a row, and where. The others are computed again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelwright.codegen._size import Affine, Loop, product
 
 
 class KeepingWriter(ExpressionWriter):
-    """Adds the element values of a pass: planned, kept, and written where their innermost loop runs."""
+    """Adds the element values of a pass: it plans and keeps them, and writes them inside their innermost loop."""
 
     def _plan_cache(self) -> None:
         """Decide which element values are kept between passes rather than computed again."""
@@ -65,7 +65,7 @@ class KeepingWriter(ExpressionWriter):
         self.cached[expr] = f"buffer:{name}"
 
     def _overwritable(self, value: Value, expr: Expr) -> bool:
-        """True where an output's memory is free as soon as ``expr`` is known: nobody reads its old content later."""
+        """True where an output's memory is free once ``expr`` is known: no later pass reads its old content."""
         source = self.alias.get(value)
         if source is None:
             return True
@@ -73,7 +73,7 @@ class KeepingWriter(ExpressionWriter):
         return not self._needed_after(expr.stage, lambda e: e.kind == "load" and e.value is source, kept)
 
     def _needed_after(self, stage: int, wanted: Callable[[Expr], bool], kept: Collection[Expr] | None = None) -> bool:
-        """True where a pass after ``stage`` still needs an expression that ``wanted`` describes."""
+        """True where a pass after ``stage`` still needs an expression for which ``wanted`` is true."""
         stack = [e.args[0] for e in self.nest.order if e.kind == "reduce" and e.args[0].stage > stage]
         stack += [e for _, e, _ in self.nest.stores if e.stage > stage]
         while stack:

@@ -12,7 +12,7 @@ from kernelwright.codegen._nest import Expr, Nest, is_element
 from kernelwright.codegen._reductions import ColumnReductionWriter
 from kernelwright.codegen._size import Affine
 
-_PIECES = range(256, 8193)  # numbers of a row that are read twice while they are in the first cache
+_PIECES = range(256, 8193)  # lengths of pieces of a row that stay in the L1 cache for a second read
 
 
 @dataclass
@@ -150,20 +150,20 @@ class NestWriter(ColumnReductionWriter):
             self._accumulate_total(expr, self._text(expr.args[0]))
 
     def _of_stage(self, stage: int) -> tuple[list[Expr], list[tuple[Value, Expr, Affine]]]:
-        """What a pass over a row reduces and stores."""
+        """The reductions and the stores of one pass over a row."""
         nest = self.nest
         reduces = [e for e in nest.order if e.kind == "reduce" and e.scope in ("row", "all")]
         stores = [s for s in nest.stores if is_element(nest, s[1]) and s[1].stage == stage]
         return [e for e in reduces if e.args[0].stage == stage], stores
 
     def _moments(self, stage: int) -> bool:
-        """Sum and sum of squares about the mean in one pass over memory, where rows are cut by a loop.
+        """Write the sum and the sum of squares about the mean in one pass over memory, for rows of several loops.
 
-        Each piece is read twice while it is in the first cache; pieces are put together after Chan, Golub and LeVeque
-        (1979): with d the difference of the means, m + n numbers have the squares of both and d^2 m n / (m + n).
+        Each piece is read twice while it is in the L1 cache. Pieces are combined as in Chan, Golub and LeVeque (1979):
+        with d the difference of the means of m and n numbers, both sums of squares and d^2 m n / (m + n) are added.
 
         Returns:
-            Whether this and the next pass are nothing but these sums, and were written.
+            True if this and the next pass consist of only these sums. Otherwise nothing is written.
         """
         found = self._centred(stage)
         if found is None:
@@ -196,7 +196,7 @@ class NestWriter(ColumnReductionWriter):
         return True
 
     def _centred(self, stage: int) -> tuple[Expr, Expr, Expr] | None:
-        """The sum of a pass, the sum of squares about its mean in the next one, and that mean."""
+        """The sum of a pass, the sum of squares about its mean in the next pass, and that mean; else None."""
         nest = self.nest
         (first, stored), (second, stored_next) = self._of_stage(stage), self._of_stage(stage + 1)
         fits = nest.mode == "row" and self.form == "kernel" and len(nest.inner) > 1 and not nest.chunked

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from kernelwright.codegen._keeping import KeepingWriter
 from kernelwright.codegen._nest import CHUNK, Expr, has_long_rows, has_uneven_rows, is_element
 
-PARALLEL_FROM = 65536  # iterations from which more threads pay
+PARALLEL_FROM = 65536  # iterations from which several threads pay off
 
 
 class LoopWriter(KeepingWriter):
-    """Adds the loops."""
+    """Adds the loops of a nest."""
 
     def _open_rows(self, reductions: str) -> None:
         """The parallel loop over rows (or chunks, or blocks of columns), with its pragmas."""
@@ -97,19 +97,19 @@ class LoopWriter(KeepingWriter):
         self._elements_at(nest.vector)
 
     def _name_end(self) -> None:
-        """Hide the length of a row from g++ where masks are used: of a constant it would peel the last number off."""
+        """Hide the length of a row from g++ if masks are used. It would peel off the last element of a known length."""
         if self._masks():
             self.names_taken.add("end")
             self.emit(f"int32_t end = {self._limit()};")
             self.emit('asm("" : "+r"(end));')
 
     def _masks(self) -> bool:
-        """True where whole vectors run over a row, and masks hide what lies beyond its end."""
+        """True where only whole vectors run over a row, and masks hide the elements beyond its end."""
         wanted = self.options.get("tails", "masked") == "masked" and self.form == "kernel" and not self.striped
         return wanted and has_uneven_rows(self.nest)
 
     def _close_pass(self, opened: int) -> None:
-        """Close the loops of a pass; a striped one runs its step over whole stripes, and then over the rest."""
+        """Close the loops of a pass. A striped pass runs its step over whole stripes, then over the remainder."""
         if self.striped:
             self.depth -= 1
             self.emit("};")
@@ -136,16 +136,16 @@ class LoopWriter(KeepingWriter):
         if not all(e.value.op in ("sum", "amax", "amin") for e in reduces):
             return False
         light = sum(e.value.cost for e in self.counts if e.kind == "op" and e not in self.reading) < 8
-        # A stripe of numbers alone is unrolled, and then no longer vectorised.
+        # A stripe that reads no memory is unrolled, and then no longer vectorised.
         reads = any(e.kind in ("load", "gather") and is_element(nest, e) for e in self.counts)
         return light and reads if reduces else self._asks_next_row()
 
     def _asks_next_row(self) -> bool:
-        """True where a later pass, busy with data in cache, should ask for the next row from memory."""
+        """True where a later pass, which works on data in cache, should prefetch the next row from memory."""
         return self.stage == 1 and bool(self.options.get("prefetch", True)) and bool(self.nest.outer)
 
     def _prefetch_next_row(self) -> None:
-        """Ask for the stripe of the next row that the first pass will read; beyond the last row it does nothing."""
+        """Prefetch the stripe of the next row that the first pass will read. Beyond the last row it has no effect."""
         nest, vector = self.nest, self.nest.vector
         if not self._asks_next_row() or vector is None:
             return

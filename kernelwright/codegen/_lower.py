@@ -1,4 +1,4 @@
-"""Lowering: ATen calls to the small operator set. What has no entry here stays a call into torch."""
+"""Lowers ATen calls to the small operator set. An operator without a lowering stays a call into torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelwright.codegen._graph import Graph, Node, Ref
 from kernelwright.codegen._ir import POINTWISE, Program, Value
 from kernelwright.codegen._registry import TABLE
 
-_CHEAP = 16  # flops per element that are done twice rather than to write a value and read it
+_CHEAP = 16  # flops per element up to which computing a value twice beats writing and reading it
 # Imported for their registrations.
 _REGISTERED = (_lower_heavy, _lower_irregular, _lower_pointwise, _lower_reductions, _lower_views)
 
@@ -56,9 +56,9 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
 
 
 def _sum_columns_apart(builder: Builder, outputs: list[Value]) -> None:
-    """Let sums down columns compute again what others need as well, where that is cheap.
+    """Let sums down columns recompute the operands that they share with others, if that is cheap.
 
-    They run over other loops than rows do. What both need would be written by the one and read by the other.
+    Column sums run over other loops than rows. A shared operand would be written by one nest and read by the other.
     """
     values = _reachable(builder.values, outputs)
     users: dict[Value, int] = {}
@@ -77,7 +77,7 @@ def _sum_columns_apart(builder: Builder, outputs: list[Value]) -> None:
 
 
 def _chain(value: Value) -> Iterator[Value]:
-    """What computes a value from what is in memory or reduced: views and pointwise operators."""
+    """The views and pointwise operators that compute a value from memory or from reductions."""
     if value.is_view or value.op in POINTWISE:
         yield value
         for operand in value.inputs:
@@ -85,7 +85,7 @@ def _chain(value: Value) -> Iterator[Value]:
 
 
 def _again(builder: Builder, value: Value) -> Value:
-    """The value computed anew, from what is in memory or reduced."""
+    """A copy of a value that is computed separately, from memory or from reductions."""
     if not value.is_view and value.op not in POINTWISE:
         return value
     args = tuple(_again(builder, a) if isinstance(a, Value) else a for a in value.args)
@@ -95,7 +95,7 @@ def _again(builder: Builder, value: Value) -> Value:
 
 
 def _step_of(value: Value, target: str) -> int | None:
-    """By what whole number a value exceeds the buffer that it is written to; None where it is anything else."""
+    """The whole number that a value adds to the buffer it is written to; None for any other value."""
     if value.op != "add" or value.shape:
         return None
     before, step = value.args

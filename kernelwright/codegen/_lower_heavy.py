@@ -31,7 +31,7 @@ def product_of(b: Builder, left: Value, right: Value, *, transposed: bool = Fals
 
 @lowering("matmul", "mm", "bmm", "mv", "dot")
 def _matmul(b: Builder, left: Value, right: Value) -> Value:
-    if len(right.shape) == 1:  # a sum over each row: a matrix of one column would be copied for nothing
+    if len(right.shape) == 1:  # a sum over each row: a matrix of one column would be copied needlessly
         return b.reduce("sum", b.pointwise("mul", left, right), [len(left.shape) - 1], False, name="product")
     return product_of(b, left, right)
 
@@ -40,7 +40,7 @@ def _matmul(b: Builder, left: Value, right: Value) -> Value:
 def _linear(b: Builder, x: Value, weight: Value, bias: Value | None = None) -> Value:
     if len(x.shape) == 1:
         y: Value = _matmul(b, weight, x)
-    elif x.op == "permute" and x.attrs["dims"][-1] == len(x.shape) - 1:  # rows are rows in whatever order
+    elif x.op == "permute" and x.attrs["dims"][-1] == len(x.shape) - 1:  # the order of rows does not matter
         return b.permute(_linear(b, x.args[0], weight, bias), x.attrs["dims"])
     else:
         y = product_of(b, x, weight, transposed=True)
@@ -72,7 +72,7 @@ def window(b: Builder, value: Any, rank: int, default: int = 1) -> tuple[Size, .
 
 
 def _biased(b: Builder, y: Value, bias: Value | None, x: Value) -> Value:
-    """With the bias of each filter; without the batch where there was none."""
+    """Add the bias of each filter. Remove the batch dim if the input had none."""
     if bias is not None:
         y = b.pointwise("add", y, b.unsqueeze_to(bias, len(y.shape), 1), name="conv_bias")
     return y if len(x.shape) == len(y.shape) else b.reshape(y, y.shape[1:])
@@ -161,14 +161,14 @@ def pooled_size(size: Size, kernel: Size, stride: Size, padding: Size, dilation:
 
 
 def pool_rank(b: Builder) -> int:
-    """The image dims of the pooling that is lowered, by its name."""
+    """The number of image dims of the pooling that is lowered, from its name."""
     return int(b.origin[1].split(".")[0][-2])
 
 
 def _pool(
     b: Builder, x: Value, kind: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, **more: Any
 ) -> Value:
-    """Pooling over one to three dims. The template of C++ takes two: there, depth comes after height and width."""
+    """Pooling over one to three dims. The C++ template takes two, so depth is pooled after height and width."""
     rank = pool_rank(b)
     if len(x.shape) <= rank or x.dtype not in b.floats:
         raise Unsupported("pooling of this rank or dtype")
@@ -180,7 +180,7 @@ def _pool(
     spatial = [pooled_size(size, k, step, pad, gap, ceil) for size, k, step, pad, gap in places]
     if rank == 2 or b.backend == "triton":
         return _pool_plane(b, x, kind, columns, spatial, more)
-    missing = [b.const(n) for n in (1, 1, 0, 1)]  # kernel, stride, padding and dilation of a dim that is not there
+    missing = [b.const(n) for n in (1, 1, 0, 1)]  # kernel, stride, padding and dilation of a missing dim
     one = b.const(1)
     y = x if rank > 1 else b.reshape(x, [*lead, one, *image])
     across: list[tuple[Size, ...]] = [
@@ -199,7 +199,7 @@ def _pool_plane(
     b: Builder, x: Value, kind: str, columns: Sequence[tuple[Size, ...]], plane: Sequence[Size], more: dict[str, Any],
     dtype: str = "",
 ) -> Value:  # fmt: skip
-    """Pooling over the last dims, as many as ``plane`` has."""
+    """Pooling over the last ``len(plane)`` dims."""
     attrs = dict(zip(("kernel", "stride", "padding", "dilation"), columns, strict=True))
     shape = (*x.shape[: -len(plane)], *plane)
     return b.make("pool", (x,), shape, dtype or x.dtype, f"{kind}_pool", kind=kind, **attrs, **more)

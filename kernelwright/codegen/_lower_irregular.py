@@ -1,4 +1,4 @@
-"""Lowerings of what is no loop nest: running extremes, the largest of a row, sums by index, resampling, look-ups."""
+"""Lowerings of operators that are not loop nests: running extremes, top-k, sums by index, resampling, lookups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelwright.codegen._ir import Value
 from kernelwright.codegen._registry import dim_of, lowering
 from kernelwright.codegen._size import Size
 
-_MOST_KEPT = 128  # of a row whose largest are wanted: beyond, sorting is quicker than keeping a sorted list
+_MOST_KEPT = 128  # largest k of a top-k; beyond it, sorting is quicker than keeping a sorted list
 
 
 def _second(b: Builder, first: Value) -> Value:
@@ -99,26 +99,26 @@ def _is_number(x: Value) -> bool:
 
 
 def _begun(x: Value) -> tuple[float | None, list[Value]]:
-    """What sums begin with: a number, or memory."""
+    """The initial value of sums: a number, or a value in memory."""
     return (x.args[0], []) if _is_number(x) else (None, [x])
 
 
 @lowering("scatter.value")
 def _scatter_number(b: Builder, x: Value, dim: int, index: Value, number: float) -> Value:
-    """A number in one place of each row, as a comparison of positions."""
+    """Write a number to one position of each row, as a comparison of positions."""
     d = dim_of(x, dim)
     same = [size for n, size in enumerate(x.shape) if n != d] == [s for n, s in enumerate(index.shape) if n != d]
     if not same or not index.shape[d].equals(1) or isinstance(number, Scalar):
         raise Unsupported("a scatter to several places of a row")
     place = b.make("iota", (), x.shape, "int64", "place", dim=d)
-    if all(size < 1 << 31 for size in x.shape[d].values):  # as many to a vector as there are floats
+    if all(size < 1 << 31 for size in x.shape[d].values):  # a vector holds as many int32 as float32
         place, index = b.cast(place, "int32"), b.cast(index, "int32")
     return b.pointwise("where", b.pointwise("eq", place, index), number, x, dtype=x.dtype)
 
 
 @lowering("index.Tensor")
 def _index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
-    """Rows by one tensor of indices; where they count from the end, as in torch."""
+    """Rows picked by one tensor of indices. Negative indices count from the end, as in torch."""
     if len(indices) != 1 or not isinstance(indices[0], Value) or indices[0].dtype not in ("int64", "int32"):
         raise Unsupported("this form of indexing")
     index, size = indices[0], x.shape[0]

@@ -1,4 +1,4 @@
-"""Lowerings of pointwise operators, and of tensors made from nothing."""
+"""Lowerings of pointwise operators, and of operators that create tensors (``full``, ``arange``)."""
 
 from __future__ import annotations
 

@@ -226,9 +226,9 @@ def _instance_norm(
 def _own_statistics(
     b: Builder, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> list[Value]:
-    """Normalised by mean and variance of each channel of the input itself.
+    """Normalise each channel by its own mean and variance.
 
-    Instance norm becomes this, with batch and channels in one dim; they are taken apart again.
+    Instance norm arrives as this operator, with batch and channels merged into one dim. They are separated again.
     """
     image, rank = x, len(x.shape)
     if x.op == "reshape" and x.shape[0].equals(1) and x.args[0].shape[2:] == x.shape[2:]:
@@ -281,7 +281,7 @@ def _native_batch_norm(
 def _trained_batch_norm(
     b: Builder, x: Value, w: Any, bias: Any, mean: Value, var: Value, training: bool, momentum: float, eps: float
 ) -> list[Value]:
-    """Statistics of the batch, and the running ones moved towards them: the variance by its unbiased estimate."""
+    """Batch norm by batch statistics. Running statistics move towards them, the variance by its unbiased estimate."""
     if not training:
         raise Unsupported("batch norm in evaluation mode by this operator")
     dims = [0, *range(2, len(x.shape))]
@@ -344,7 +344,7 @@ def _kl_div(b: Builder, x: Value, target: Value, reduction: int = 1, *, log_targ
 
 @lowering("binary_cross_entropy")
 def _bce(b: Builder, x: Value, y: Value, weight: Any = None, reduction: int = 1) -> Value:
-    """The logarithms are cut at -100, as torch does."""
+    """Binary cross entropy. Logarithms are clamped at -100, as in torch."""
     hit = b.pointwise("clamp_min", b.pointwise("log", x), -100.0)
     miss = b.pointwise("clamp_min", b.pointwise("log1p", b.pointwise("neg", x)), -100.0)
     loss = b.pointwise(
@@ -421,14 +421,14 @@ def _nll(
 
 @lowering("nll_loss_forward")
 def _nll_forward(b: Builder, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int) -> list[Value]:
-    """The loss, and how many rows count."""
+    """The loss, and the number of rows that are not ignored."""
     loss = _nll(b, x, target, weight, reduction, ignore_index)
     kept = b.pointwise("not", b.pointwise("eq", target, ignore_index))
     return [loss, b.reduce("sum", b.cast(kept, x.dtype), [0], False)]
 
 
 def _picked(b: Builder, x: Value, target: Value, ignore_index: int) -> Value:
-    """x[row, target[row]]; ignored rows read column 0, and count for nothing later."""
+    """x[row, target[row]]. Ignored rows read column 0 and are masked out later."""
     column = b.reshape(target, [target.shape[0], b.const(1)])
     ignored = b.pointwise("eq", column, ignore_index)
     column = b.pointwise("where", ignored, 0, column, dtype="int64", name="column")

@@ -1,11 +1,11 @@
 """Vector-friendly math in portable C++: straight-line float code that GCC vectorises inside ``omp simd`` loops.
 
 libm's ``expf`` and friends are calls, which stop vectorisation unless the whole file is built with ``-ffast-math``.
-These are own fits (Lawson-weighted least squares in float64 over the reduced range). Each holds about 2 ulp in float32
-over all exponents, subnormal ones as well, and gives the IEEE result for zeros, NaN and infinities.
+These are our own fits (Lawson-weighted least squares in float64 over the reduced range). Each is accurate to about
+2 ulp in float32 for all exponents, subnormal ones too, and gives the IEEE result for zeros, NaN and infinities.
 
-Choices between computed values are made with bits (``kw_select``), not with ``?:``. GCC turns conditions that two
-functions share into branches (partial redundancy elimination), and leaves the whole loop scalar.
+Bit masks (``kw_select``) choose between computed values, not ``?:``. GCC turns conditions that two functions share into
+branches (partial redundancy elimination), and then leaves the whole loop scalar.
 """
 
 from __future__ import annotations
@@ -316,12 +316,12 @@ static inline float kw_half_float(uint16_t bits) {
 }
 """ + _HALF.format(name="Float16", short="kw_half")
 _ORDER = list(_PARTS)
-_BESIDE = {"kw_float": "kw_bits", "kw_signed": "kw_abs"}  # functions that stand in another one's part
+_BESIDE = {"kw_float": "kw_bits", "kw_signed": "kw_abs"}  # functions that are defined in another function's part
 _NAME = re.compile(r"\bkw_\w+|\bB?Float16\b")
 
 
 def math_library(code: str) -> str:
-    """The helper functions that ``code`` calls, with those that they call, in an order in which they compile."""
+    """The helper functions that ``code`` calls directly or through other helpers, in an order that compiles."""
     needed: set[str] = set()
     queue = _NAME.findall(code)
     while queue:

@@ -57,7 +57,7 @@ class KernelSizes:
         self.derived: dict[Size, str] = {}
 
     def name(self, size: Size, preferred: str) -> str:
-        """The expression of a size; where it must be an argument, it is called ``preferred``."""
+        """The expression of a size. If it must be an argument, the argument is named after ``preferred``."""
         if size.is_const:
             return str(size.timed)
         if size not in self.arguments and size not in self.derived:
@@ -86,7 +86,7 @@ class KernelSizes:
         return self.name(size, preferred)
 
     def affine(self, position: Affine, variables: dict[Loop, str], *, offset: bool) -> str:
-        """The part of an index that runs over ``variables``; empty where there is none."""
+        """The part of an index that runs over ``variables``, as text; empty if no term does."""
         parts = []
         for loop, coefficient in position.terms:
             if loop in variables:
@@ -117,7 +117,7 @@ class ForwardSizes:
         return self._composed(size) or self._looked_up(size.values)
 
     def _composed(self, size: Size) -> str | None:
-        """A product or quotient of known sizes; multiples by a constant come last, as they may be chance."""
+        """A product or quotient of known sizes. Constant multiples come last, since they may be coincidence."""
         return self._as_product(size, 3) or self._as_quotient(size) or self._with_constant(size)
 
     def _as_product(self, size: Size, depth: int) -> str | None:

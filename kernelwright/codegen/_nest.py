@@ -1,9 +1,9 @@
 """Analysis of one fusible region: can its values be computed in one loop nest, and in which?
 
-The nest is found by demand: starting at what the region must store, every operand is asked for at an index that is
-affine in the loops, through views and broadcasts, down to memory. A reduction inside the region is asked for its
-operand over the reduced loops, so all reductions of a region must run over the same loops (or, second, over all that
-is left: a total). Whatever doesn't fit makes the region impossible, and the partitioner tries a smaller one.
+The search starts at the values that the region must store. It visits every operand at an index that is affine in the
+loops, through views and broadcasts, down to memory. A reduction visits its operand over the reduced loops. So all
+reductions of a region must run over the same loops, or be totals: over all loops, or over all that are not reduced. If
+a value does not fit, the region has no nest, and the partitioner tries a smaller region.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def analyse(region: set[Value], outputs: Sequence[Value], variants: int, vector:
 
     Args:
         region: fusible values, with the views between them.
-        outputs: those that must be stored, in execution order.
+        outputs: the values that must be stored, in execution order.
         vector: the extent that the innermost loop must have (the columns of a matrix tile); None for any.
 
     Raises:
-        NotFusible: there is none.
+        NotFusible: the region has no loop nest.
     """
     domain, reduced = _domain(region, outputs)
     loops = _loops(domain, reduced, region, variants)
@@ -174,7 +174,7 @@ class _Visitor:
         self._memo: dict[tuple[Value, Index], Expr] = {}
 
     def natural_index(self, value: Value) -> Index:
-        """The index of a stored value: row-major over all loops, or over the parallel ones, or none."""
+        """The index of a stored value: row-major over all loops, over the parallel loops, or over no loop."""
         volume = product(value.shape, self.variants)
         for loops in (self.loops, [lp for lp in self.loops if not lp.reduced], []):
             if product([lp.extent for lp in loops], self.variants) == volume:
@@ -276,7 +276,7 @@ class _Visitor:
 
 
 def _boundary(loops: list[Loop], vector: Size | None, variants: int) -> Loop | None:
-    """The first loop of the group that makes up the vector dim; it must not merge with those before it."""
+    """The first of the loops that form the vector dim. It must not merge with the loops before it."""
     if vector is None:
         return None
     inner = Size.const(1, variants)
@@ -349,7 +349,7 @@ def _arrange(loops: list[Loop], order: list[Expr], stores: list[tuple[Value, Exp
 
 
 def _place(nest: Nest) -> None:
-    """Which loops each expression depends on, whether it needs a total, and in which pass it is known."""
+    """Set the loops that each expression depends on, whether it needs a total, and the pass in which it is known."""
     for expr in nest.order:
         found: frozenset[Loop] = expr.position.loops if expr.position is not None else frozenset()
         for operand in expr.operands:
@@ -382,10 +382,10 @@ def has_long_rows(nest: Nest) -> bool:
 
 
 def has_uneven_rows(nest: Nest) -> bool:
-    """True where rows are so short that what is left over after whole vectors matters, and masks can take it.
+    """True where rows are so short that the remainder after whole vectors matters, and masks can cover it.
 
-    g++ works such rests off one by one, which costs more than the vectors before it: a softmax over 30 numbers takes
-    three times as long as over 32. Masks are left to loops over floats that lie side by side, which it vectorises.
+    g++ computes the remainder one by one, which costs more than the vectors before it: a softmax over 30 numbers takes
+    three times as long as over 32. Masks are used only for loops over contiguous floats, since g++ vectorises those.
     """
     vector = nest.vector
     if nest.mode == "column" or nest.chunked or vector is None or not nest.outer:

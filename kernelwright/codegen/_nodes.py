@@ -1,6 +1,6 @@
-"""A traced graph as plain data, and what is written beside it of its model: for every way of tracing.
+"""Turns a traced graph, and facts about its model, into plain data. All ways of tracing use it.
 
-Worker side only, as ``_capture.py``.
+Worker side only, like ``_capture.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def needs_decomposition(name: str) -> bool:
 
 
 def defaults_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """The defaults of the parameters of ``forward``; None for what is no plain value."""
+    """The defaults of the parameters of ``forward``; None for a default that is not a plain value."""
     return {
         p.name: p.default if isinstance(p.default, bool | int | float | str) else None
         for p in parameters.values()
@@ -36,7 +36,7 @@ def defaults_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
 
 
 def parameter_names(parameters: Mapping[str, inspect.Parameter], count: int) -> list[str]:
-    """The names of the parameters of ``forward``; for ``*args`` as many as ``count`` inputs take."""
+    """The names of the parameters of ``forward``. ``*args`` gets one name per remaining input of ``count``."""
     names: list[str] = []
     for name, parameter in parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -69,7 +69,7 @@ class Nodes:
         self.names: dict[Any, dict[str, Any]] = {}
 
     def _called(self, node: Any) -> list[dict[str, Any]]:
-        """A call as an entry; none for one result of several, which is named by the call."""
+        """The entry of a call. Taking one of several results needs none: the result is named after its call."""
         if node.target is operator.getitem:
             self.names[node] = {**self.names[node.args[0]], "index": node.args[1]}
             return []
@@ -112,7 +112,7 @@ class Written(Nodes):
     """Part of a traced graph as plain data.
 
     Args:
-        given: what comes into the part: a name, the node, and whether it is known to be contiguous as traced.
+        given: inputs of the part: name, node, and whether it is as contiguous at run time as it is in the trace.
         nodes: the nodes of the part in execution order.
     """
 

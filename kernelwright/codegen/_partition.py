@@ -19,13 +19,13 @@ class Step:
     """One call in the generated forward.
 
     Attributes:
-        kind: ``nest`` (generated loops), or the operator of a heavy value (``matmul``, ``conv``, ``pool``, ``scan``,
-            ``extern``, ``item``).
-        values: what is computed here, in execution order.
-        outputs: those that other steps (or the caller) need in memory.
+        kind: ``nest`` (generated loops), the operator of a heavy value (``matmul``, ``conv``, ``pool``, ``scan``,
+            ``routine``, ``extern``, ``item``), or ``own_matmul`` and ``own_conv`` (generated ones).
+        values: the values that are computed here, in execution order.
+        outputs: the values that other steps or the caller need in memory.
         nest: the analysed loops of a generated step.
-        alias: outputs that are written over a fresh result of the library.
-        epilogue: for a matrix product of ours, the nest that runs on its tiles while they are in cache.
+        alias: outputs that overwrite the result of an earlier step, each with that result.
+        epilogue: of a generated product or convolution: the nest that runs on its tiles while they are in cache.
         bias: of a library product: the vector that the library adds.
         region: the values of a nest with the views between them, for analysing it again.
     """
@@ -47,7 +47,7 @@ class Step:
 
 
 class KeepInTorch(Exception):
-    """A lowered operator turned out not to be expressible: lower again, with this node left to torch."""
+    """A lowered operator fits into no loop nest: lower the graph again, with this node left to torch."""
 
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class KeepInTorch(Exception):
 
 
 def root(value: Value) -> Value:
-    """The value whose elements a chain of views shows."""
+    """The value at the end of a chain of views."""
     while value.is_view:
         value = value.args[0]
     return value
@@ -73,10 +73,10 @@ def partition(program: Program, options: Mapping[str, Any]) -> Partition:
     """Cut a program into steps.
 
     Args:
-        options: ``fusion`` is ``full``, ``rows`` (no total with its rows) or ``none`` (one kernel per operator).
+        options: ``fusion`` is ``full``, ``rows`` (no total together with its rows) or ``none`` (one kernel each).
 
     Raises:
-        KeepInTorch: some value fits into no loop nest even alone.
+        KeepInTorch: a value fits into no loop nest, not even alone.
     """
     return _Partitioner(program, options).run()
 
@@ -107,7 +107,7 @@ class _Partitioner:
         return Partition(self._ordered(self._steps()), self.reasons)
 
     def _free_values(self) -> set[Value]:
-        """Values made of constants and positions only: computed again wherever they are needed."""
+        """Values that depend only on constants and positions. They are computed again wherever they are needed."""
         free: set[Value] = set()
         for value in self.program.values:
             made = value.op in ("full", "iota") or (value.is_fusible and not value.is_reduction and bool(value.inputs))
@@ -167,7 +167,7 @@ class _Partitioner:
             self._try_merge(group, value)
 
     def _merge_readers(self) -> None:
-        """Put nests together that run over the same loops and read the same memory: it is then read once."""
+        """Merge nests that run over the same loops and read the same memory, so that it is read once."""
         if self.options.get("fusion") == "none":
             return
         for value in self.program.values:
@@ -182,7 +182,7 @@ class _Partitioner:
     @staticmethod
     def _run_alike(one: Nest, other: Nest) -> bool:
         if one.mode == "row" or any(e.value.op in ("argmax", "argmin") for nest in (one, other) for e in nest.order):
-            return False  # what is kept between passes over rows is in one's own memory
+            return False  # a nest keeps values between passes over rows in memory of its own
         loops = [[loop.extent for loop in (*nest.outer, *nest.inner)] for nest in (one, other)]
         shapes = {value.shape for nest in (one, other) for value, _, _ in nest.stores}
         shared = set(one.loads()) & set(other.loads())
@@ -245,7 +245,7 @@ class _Partitioner:
         return steps
 
     def _ordered(self, steps: list[Step]) -> list[Step]:
-        """Steps in an order in which everything is computed before it is read."""
+        """The steps in an order in which every value is computed before it is read."""
         made = {v: step for step in steps for v in step.values}
         done: list[Step] = []
         state: dict[Step, int] = {}
@@ -271,7 +271,7 @@ class _Partitioner:
 
 
 def in_place(steps: list[Step], results: Callable[[Value], bool]) -> None:
-    """Let nests write over results of earlier steps that nobody else reads."""
+    """Let nests overwrite the results of earlier steps that no other step reads."""
     readers: dict[Value, int] = {}
     for step in steps:
         for value in step.reads:
@@ -285,7 +285,7 @@ def in_place(steps: list[Step], results: Callable[[Value], bool]) -> None:
             others = [e for v, e, _ in step.nest.stores if v is not value]
             for source in step.nest.loads():
                 if not _loads(expr, source) and any(_loads(e, source) for e in others):
-                    continue  # they would find what was written; what two read is read once, before
+                    continue  # the others would read the new value; a shared load precedes the store
                 spots = {e.position for e in step.nest.order if e.kind == "load" and e.value is source}
                 gathers = any(e.kind == "gather" and e.value.args[0] is source for e in step.nest.order)
                 mine = source in fresh and readers.get(source) == 1 and not results(source) and not gathers

@@ -1,4 +1,4 @@
-"""From a graph and a schedule to an ordered list of steps: what is generated, what stays in the library."""
+"""Turns a graph and a schedule into an ordered list of steps. Each step is generated or left to the library."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
 
 
 def fold_biases(plan: Plan) -> None:
-    """Let the library add a bias where that is all that follows its product: no kernel is worth that."""
+    """Let the library add a bias if nothing else follows its product. A kernel for the bias alone does not pay."""
     makers = {v: s for s in plan.steps for v in s.outputs}
     for step in list(plan.steps):
         product = _bias_only(step, makers)
@@ -71,7 +71,7 @@ def fold_biases(plan: Plan) -> None:
 
 
 def _bias_only(step: Step, makers: Mapping[Value, Step]) -> tuple[Value, Value] | None:
-    """The product and the bias of a nest that only adds one to the other, in place."""
+    """The product and the bias of a nest that only adds the bias to the product, in place; else None."""
     if step.kind != "nest" or len(step.values) != 1 or step.values[0].op != "add" or not step.alias:
         return None
     source = next(iter(step.alias.values()))
@@ -87,7 +87,7 @@ def _bias_only(step: Step, makers: Mapping[Value, Step]) -> tuple[Value, Value] 
 
 
 def _stable(steps: list[Step]) -> list[Step]:
-    """Steps again in an order in which everything is computed before it is read."""
+    """The steps in an order in which every value is computed before it is read."""
     makers = {v: s for s in steps for v in s.values + s.outputs}
     done: list[Step] = []
     seen: set[Step] = set()

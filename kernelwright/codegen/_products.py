@@ -1,4 +1,4 @@
-"""Matrix products and convolutions as kernels of ours, with what follows them fused into their tiles."""
+"""Generated matrix products and convolutions, with the operators that follow fused into their tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
 
 
 def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]) -> list[Step]:
-    """Replace library products by kernels of ours where the schedule says so, and give them their epilogues."""
+    """Replace library products by generated kernels where the schedule says so, and fuse their epilogues."""
     results = {root(o) for o in program.outputs}
     readers: dict[Value, list[Step]] = {}
     for step in steps:
@@ -57,7 +57,7 @@ def _writable(step: Step, program: Program, *, splits: bool) -> bool:
 
 
 def operand_memory(value: Value, variants: int) -> Value:
-    """What holds a value row-major: its root, where it is only a reshape of that; else a copy of the value itself."""
+    """The value to pass as row-major memory: its root if it only reshapes the root, else a copy of the value itself."""
     loops = [Loop(f"d{d}", size) for d, size in enumerate(value.shape)]
     index = tuple(Affine.of(lp) for lp in loops)
     found = _access(value, index, variants)
@@ -66,7 +66,7 @@ def operand_memory(value: Value, variants: int) -> Value:
 
 
 def _epilogue(user: Step, value: Value, variants: int) -> Nest | None:
-    """The reader of a product as a nest over its rows and columns, or None where it is not one."""
+    """The nest of a product's reader over the rows and columns of the product, or None if it does not fit."""
     columns = value.shape[-1] if value.op == "matmul" else product(value.shape[2:], variants)
     try:
         nest = analyse(user.region, user.outputs, variants, columns)
@@ -88,7 +88,7 @@ def _epilogue(user: Step, value: Value, variants: int) -> Nest | None:
 class Layout:
     """How a product reads its operands: batch loops, and the loops over rows, columns and depth.
 
-    ``inner`` is the faster one of two loops that make up the depth, where one index cannot walk along an operand.
+    ``inner`` is the inner one of two depth loops. It is set if no single index can walk along an operand's depth.
     """
 
     batch: list[Loop]
@@ -101,7 +101,7 @@ class Layout:
 
 
 def _access(value: Value, index: Index, variants: int, copies: bool = False) -> tuple[Value, Affine] | None:
-    """The memory of an operand and the place in it; with ``copies``, memory may be made for a view."""
+    """The memory of an operand and the position in it, or None. With ``copies``, a view may be copied into memory."""
     shown, place = value, index
     while shown.is_view:
         found = through_view(shown, place, variants)
@@ -112,7 +112,7 @@ def _access(value: Value, index: Index, variants: int, copies: bool = False) -> 
 
 
 def split_layout(value: Value, variants: int) -> Layout | None:
-    """The access pattern of a product whose depth may be two loops, as where heads of attention lie apart."""
+    """The access pattern of a product. Its depth may be two loops, as when attention heads are apart in memory."""
     found = matrix_layout(value, variants)
     depth = value.args[0].shape[-1]
     for size in (s for operand in value.args for shown in _views(operand) for s in shown.shape):
@@ -122,7 +122,7 @@ def split_layout(value: Value, variants: int) -> Layout | None:
 
 
 def _views(value: Value) -> Iterator[Value]:
-    """A value and what it shows."""
+    """A value, followed by the chain of values that it is a view of."""
     yield value
     while value.is_view:
         value = value.args[0]
@@ -130,11 +130,11 @@ def _views(value: Value) -> Iterator[Value]:
 
 
 def matrix_layout(value: Value, variants: int, split: Size | None = None, *, copies: bool = False) -> Layout | None:
-    """The access pattern of a product, or None where an operand is no strided matrix.
+    """The access pattern of a product, or None if an operand is not a strided matrix.
 
     Args:
         split: the extent of the inner one of two loops over the depth; None for one loop.
-        copies: take an operand that is none as a copy of its own.
+        copies: copy an operand that is not a strided matrix.
     """
     left, right = value.args
     leading = [Loop(f"b{d}", size) for d, size in enumerate(left.shape[:-2])]
@@ -158,7 +158,7 @@ def matrix_layout(value: Value, variants: int, split: Size | None = None, *, cop
 
 
 def _merged(layout: Layout, variants: int) -> Layout:
-    """Fold batch loops together, and into the rows where B does not depend on them."""
+    """Merge batch loops with each other, and with the row loop if B does not depend on them."""
     while layout.batch:
         last = layout.batch[-1]
         inner = layout.m if layout.right[1].coefficient(last).equals(0) else None
@@ -202,7 +202,7 @@ class Tail:
 
 
 def tail_of(step: Step, name: str, title: str, options: Mapping[str, Any], taken: frozenset[str]) -> Tail:
-    """The epilogue of a step as a helper; storing the row where there is none."""
+    """The epilogue of a step as a helper function. Without an epilogue, the call stores the row."""
     value = step.values[0]
     if step.epilogue is None:
         call = "std::copy({acc}, {acc} + ({count}), out + {rows} * {columns} + {begin});"
@@ -216,7 +216,7 @@ def tail_of(step: Step, name: str, title: str, options: Mapping[str, Any], taken
 
 
 def _streams(step: Step, arguments: Sequence[Argument]) -> list[str]:
-    """Names of tensors that an epilogue reads element by element at the product's own place."""
+    """Names of the float32 tensors that an epilogue reads at the same positions as the product."""
     nest, value = step.epilogue, step.values[0]
     assert nest is not None
     spots = {e.position for e in nest.order if e.kind == "load" and e.value is value}
@@ -227,7 +227,7 @@ def _streams(step: Step, arguments: Sequence[Argument]) -> list[str]:
 def rows_passed(step: Step, batch: tuple[str, Size], row: tuple[str, Size], sizes: KernelSizes) -> str:
     """The outer loop variables of an epilogue, each with a comma after it, from the batch and row of a tile.
 
-    Without an epilogue, the row of the output.
+    Without an epilogue, the text is the row of the output.
     """
     flat = f"{batch[0]} * {sizes.expr(row[1], 'rows')} + {row[0]}" if batch[0] else row[0]
     if step.epilogue is None:
@@ -246,7 +246,7 @@ def rows_passed(step: Step, batch: tuple[str, Size], row: tuple[str, Size], size
 
 
 def _prefetches(tail: Tail, flat: str, columns: str) -> str:
-    """Statements that ask for a tile's rows of the epilogue's streams before the tile is computed."""
+    """Statements that prefetch a tile's rows of the epilogue's tensors before the tile is computed."""
     if not tail.streams:
         return ""
     asks = " ".join(f"__builtin_prefetch({name} + ({flat}) * {columns} + begin + q);" for name in tail.streams)
@@ -280,7 +280,7 @@ def operands(pairs: Sequence[tuple[str, Value]], tail: Tail) -> tuple[list[Argum
 
 
 def widen(pairs: Sequence[tuple[str, Value]], names: dict[str, str], sizes: KernelSizes, variants: int) -> str:
-    """Statements that copy operands of two bytes an element into floats; ``names`` are those of the copies then."""
+    """Statements that copy 16-bit operands into floats. ``names`` is updated to the names of the copies."""
     lines = []
     for name, value in pairs:
         if value.dtype in HALVES:
@@ -399,14 +399,14 @@ def finished(
     tail: Tail,
     sizes: KernelSizes,
 ) -> Function:
-    """Fill a template, with the arguments of the product and those of its epilogue."""
+    """Fill a template with the arguments of the product and of its epilogue."""
     everything = [*arguments, *tail.arguments, *(Argument("size", n, s) for s, n in sizes.arguments.items())]
     signature = _signature(name, everything, set(step.outputs))
     return Function(name, template.format(signature=signature, **fields), everything)
 
 
 def sizes_of(tail: Tail) -> KernelSizes:
-    """The sizes of a driver; those that its epilogue takes anyway are known by their names there."""
+    """The sizes of a product's function. Sizes that its epilogue takes anyway keep the epilogue's names."""
     sizes = KernelSizes()
     sizes.derived = {a.value: a.name for a in tail.arguments if a.kind == "size"}
     return sizes

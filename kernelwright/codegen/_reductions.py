@@ -43,10 +43,10 @@ class RowReductionWriter(LoopWriter):
         return clauses
 
     def _adds_one_by_one(self, expr: Expr) -> bool:
-        """True of a chunk's part of a total in a loop that gathers.
+        """True for a chunk's part of a total, in a loop that gathers.
 
-        Compilers leave such loops scalar, so that one float would take each of up to 4096 terms: its error grows with
-        their number, as no vector's does. A double costs a scalar loop nothing.
+        Compilers leave such loops scalar, so one float would add up to 4096 terms, and its error grows with their
+        number. The lanes of a vector add far fewer terms each. A double costs a scalar loop nothing.
         """
         gathers = any(other.kind == "gather" for other in self.nest.order)
         return gathers and expr.scope == "all" and expr.value.op == "sum" and accumulator(expr) == "float"
@@ -95,7 +95,7 @@ class RowReductionWriter(LoopWriter):
             self.texts[expr] = self.total_texts[expr]
 
     def _declare_totals(self) -> str:
-        """Declare what is reduced over all rows; returns the clauses of the parallel loop."""
+        """Declare the totals over all rows; returns the clauses of the parallel loop."""
         clauses = ""
         for expr in self.nest.order:
             if expr.kind != "reduce" or expr.scope not in ("all", "outer"):
@@ -118,7 +118,7 @@ class RowReductionWriter(LoopWriter):
         return expr.value.op in ("amax", "amin") and "float" in expr.value.dtype
 
     def _accumulate_total(self, expr: Expr, text: str) -> None:
-        """Add a row's value to a total; ``max`` of threads' totals would lose a NaN, so a flag carries it."""
+        """Add a row's value to a total. OpenMP's ``max`` over threads would lose a NaN, so a flag carries it."""
         name, op = self.total_names[expr], expr.value.op
         if op in ("amax", "amin"):
             self.emit(f"{name} = {text} {'>' if op == 'amax' else '<'} {name} ? {text} : {name};")

@@ -32,7 +32,7 @@ def dim_of(x: Value, dim: int) -> int:
 
 
 def same_type(b: Builder, x: Any, y: Any) -> tuple[Any, Any]:
-    """Two operands in the dtype that arithmetic on them has; numbers stay numbers."""
+    """Two operands cast to their promoted dtype; numbers stay numbers."""
     dtype = b.promote([x, y])
     left, right = (b.cast(a, dtype) if isinstance(a, Value) and a.dtype != dtype else a for a in (x, y))
     return left, right

@@ -1,4 +1,4 @@
-"""C++ bodies of routines, with holes for names and types."""
+"""C++ bodies of routines, with placeholders for names and types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-shaped kernels that are no loop nests: running extremes, the largest of a row, sums by index, resampling."""
+"""C++ templates for operators that are not loop nests: running extremes, top-k, sums by index, resampling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUTINES: dict[str, Routine] = {}
 
 
 def routine_function(step: Step, name: str, title: str, variants: int) -> Function:
-    """The kernel of a routine: the step's first value, and its second result where that is wanted."""
+    """The kernel of a routine. It computes the step's first value, and its second one (indices) if that is wanted."""
     value, *more = step.values
     types = {f"t{n}": STORED_TYPES[v.dtype] for n, v in enumerate(value.inputs)}
     parts = {"name": name, "title": title, "type": STORED_TYPES[value.dtype], **types}
@@ -132,7 +132,7 @@ def _top(value: Value, parts: dict[str, str], second: bool, variants: int) -> tu
 
 @_routine("segments")
 def _segments(value: Value, parts: dict[str, str], second: bool, variants: int) -> tuple[str, Sizes]:
-    """Inputs: rows and bounds; or a table, the rows' indices into it, bounds and, where there are some, weights."""
+    """Inputs: rows and bounds; or a table, the rows' indices into it, bounds, and optional weights."""
     gathered, weighted = len(value.inputs) > 2, len(value.inputs) > 3
     given = [f"const {parts[f't{n}']}* __restrict in{n}" for n in range(len(value.inputs))]
     mean, empty = value.attrs["mean"], value.attrs["empty"]
@@ -181,7 +181,7 @@ extern "C" void {name}({parameters}, {type}* __restrict out, int64_t outer, int6
 
 
 def _start(value: Value) -> str:
-    """What the sums begin with: a number, or the first input."""
+    """The statement that initialises the sums, with a number or with the first input."""
     fill = value.attrs["fill"]
     if fill is None:
         return "std::copy(in0, in0 + outer * places * width, out);"
@@ -190,7 +190,7 @@ def _start(value: Value) -> str:
 
 @_routine("add_rows")
 def _add_rows(value: Value, parts: dict[str, str], second: bool, variants: int) -> tuple[str, Sizes]:
-    """Inputs: what the sums begin with, unless that is a number; the index of each row; the rows."""
+    """Inputs: the initial sums (unless they are a number), the index of each row, the rows."""
     index: Value = value.inputs[-2]
     first = len(value.inputs) - 2
     given = [f"const {parts[f't{n}']}* __restrict in{n}" for n in range(len(value.inputs))]
@@ -263,7 +263,7 @@ extern "C" void {name}({parameters}, {type}* __restrict out, int64_t outer, int6
 
 @_routine("add_elements")
 def _add_elements(value: Value, parts: dict[str, str], second: bool, variants: int) -> tuple[str, Sizes]:
-    """Inputs: what the sums begin with, unless a number; the index of each element; the elements, unless a number."""
+    """Inputs: the initial sums (unless a number), the index of each element, the elements (unless a number)."""
     number, begun = value.attrs["number"], value.attrs["fill"] is None
     place = 1 if begun else 0
     given = [f"const {parts[f't{n}']}* __restrict in{n}" for n in range(len(value.inputs))]

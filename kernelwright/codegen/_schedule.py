@@ -1,4 +1,4 @@
-"""What may be chosen about a candidate: structure, and constants of its kernels."""
+"""The choices about a C++ candidate: its structure, and the constants of its kernels."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
     if _all_rows_are_short(plan):
         found["VECTOR_BITS"] = (256, 512)
     if any(step.kind == "own_matmul" and step.values[0].dtype in HALVES for step in plan.steps):
-        found["gemm"] = ("library", "own")  # it has instructions that multiply halves; ours widens them first
+        found["gemm"] = ("library", "own")  # the library multiplies halves directly; our kernel widens them first
     return found
 
 
 def _all_rows_are_short(plan: Plan) -> bool:
     """True where every kernel reduces short rows.
 
-    Adding up the lanes of a vector takes longer than the few vectors of such a row: a sum over 31 numbers takes 1.6
-    times as long in 512 bits as in 256.
+    Adding up the lanes of a vector takes longer than adding the few vectors of a short row: a sum over 31 numbers takes
+    1.6 times as long in 512 bits as in 256.
     """
     nests = [step.nest for step in plan.steps if step.kind in OWN_KINDS]
     rows = [nest for nest in nests if nest is not None and nest.mode == "row"]
@@ -55,10 +55,10 @@ def _all_rows_are_short(plan: Plan) -> bool:
 
 
 def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
-    """A schedule with defaults for what it doesn't name.
+    """A schedule with defaults for its missing choices.
 
     Raises:
-        CodegenError: an unknown choice, or a value that it doesn't have.
+        CodegenError: a choice is unknown, or has no such value.
     """
     for name, value in schedule.items():
         if name not in CHOICES:
@@ -71,7 +71,7 @@ def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
 
 
 def relevant(graph: Graph) -> tuple[str, ...]:
-    """The choices that make a difference to this graph's candidate."""
+    """The choices that affect this graph's candidate."""
     found = {name for half in graph.halves for name in _relevant(half)}
     return tuple(n for n in CHOICES if n in found)
 

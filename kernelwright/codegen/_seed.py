@@ -1,8 +1,8 @@
 """TorchInductor's own kernels for a problem, as a candidate file (worker-side half: ``_inductor.py``).
 
-The C++ is what ``torch.compile`` runs, vectors and all, built against the header of torch's that it includes. What the
-compiled module does around it is in the file as well: buffers, library calls, the order of both. So the candidate has
-the speed of ``torch.compile`` without what guards a call of it. All shape variants lie in one file.
+The C++ is the vectorised code that ``torch.compile`` runs, built against the torch header that it includes. The file
+also holds the rest of the compiled module: buffers, library calls, and their order. So the candidate is as fast as
+``torch.compile`` without the guards around each call. All shape variants are in one file.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def inductor_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated | None:
         payload: what ``inductor_entry`` returned for it in a worker.
 
     Returns:
-        The candidate, or None where Inductor has none to give: it refused, has no kernel of its own here, buffers are
-        written, gradients are wanted, or its kernels use
-        helpers of torch's headers that have no stand-in.
+        The candidate, or None if TorchInductor refused or has no kernel of its own here, if buffers are written,
+        gradients are wanted or the outputs are nested, or if a kernel uses helpers that only the compiled module has.
     """
     if not payload.get("ok") or graph.writes or graph.gradient or graph.structure not in ("tensor", "tuple", "list"):
         return None
@@ -93,7 +92,7 @@ class _Kernel(NamedTuple):
 
 
 def _kernel(code: str, name: str) -> _Kernel | None:
-    """One kernel under a name of its own, or None where it needs what only the compiled module has."""
+    """One kernel under a name of its own, or None if it needs helpers that only the compiled module has."""
     text = re.sub(r"#include .*\n", "", code)
     head = _HEAD.search(text)
     if head is None or _FOREIGN.search(text):
@@ -144,7 +143,7 @@ def _given(graph: Graph, item: Mapping[str, Any]) -> str:
 
 
 def _addresses(arguments: str) -> str:
-    """Tensors go over by address: Inductor's buffers may be strided, which it takes care of itself."""
+    """The arguments of a kernel, with tensors as addresses. TorchInductor's kernels handle strided buffers."""
     parts, depth, current = [], 0, ""
     for char in arguments:
         depth += (char in "([") - (char in ")]")

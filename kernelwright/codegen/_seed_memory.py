@@ -1,8 +1,8 @@
-"""Fewer tensors around TorchInductor's kernels: addresses where a kernel wants no more than those.
+"""Replaces tensors around TorchInductor's kernels by addresses.
 
-The wrapper makes a tensor for every buffer and for every part of one. A kernel takes addresses alone, so what is used
-by its address alone needs no tensor: a part of a buffer is an offset, and buffers that hold what goes from one kernel
-to the next lie in one piece of memory. Each tensor that is not made saves a microsecond or two of a call.
+The wrapper makes a tensor for every buffer and for every part of a buffer. Kernels take only addresses, so a tensor of
+which only the address is used is not needed. A part of a buffer becomes an offset. Buffers that pass data from one
+kernel to the next share one allocation. Each tensor that is not made saves one or two microseconds of a call.
 """
 
 from __future__ import annotations
@@ -10,31 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_ITEM_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
+from kernelwright.datasets import ITEM_BYTES
+
 _ALIGNMENT = 64
 _ALLOCATION = re.compile(r"(\w+) = empty_strided_cpu\((\(.*?\)), (\(.*?\)), torch\.(\w+)\)$")
 _PART = re.compile(r"(\w+) = reinterpret_tensor\((\w+), \(.*?\), \(.*?\), (\d+)\)(?:\s*#.*)?$")
 
 
 def by_address(lines: Sequence[str], result: str) -> list[str]:
-    """The statements of a wrapper, without tensors whose address is all that is used.
+    """The statements of a wrapper, without the tensors of which only the address is used.
 
     Args:
-        lines: statements, one a line, without indentation. result: the expression that is returned.
+        lines: statements without indentation, one per line.
+        result: the expression that is returned.
     """
     kept = list(lines)
-    item_bytes = {m[1]: _ITEM_BYTES.get(m[4], 0) for m in map(_ALLOCATION.match, kept) if m}
+    item_bytes = {m[1]: ITEM_BYTES.get(m[4], 0) for m in map(_ALLOCATION.match, kept) if m}
     for line in lines:
         part = _PART.match(line)
         if part and item_bytes.get(part[2]) and _is_address_alone(part[1], kept, line, result):
@@ -45,14 +36,14 @@ def by_address(lines: Sequence[str], result: str) -> list[str]:
 
 
 def _in_one_piece(lines: list[str], result: str) -> list[str]:
-    """Put buffers that are used by their address alone into one piece of memory."""
+    """Put the buffers of which only the address is used into one allocation."""
     places: dict[str, int] = {}
     total = 0
     for line in lines:
         found = _ALLOCATION.match(line)
-        if found and _ITEM_BYTES.get(found[4]) and _is_address_alone(found[1], lines, line, result):
+        if found and ITEM_BYTES.get(found[4]) and _is_address_alone(found[1], lines, line, result):
             places[found[1]] = total
-            span_bytes = _span(found[2], found[3]) * _ITEM_BYTES[found[4]]
+            span_bytes = _span(found[2], found[3]) * ITEM_BYTES[found[4]]
             total += -(-span_bytes // _ALIGNMENT) * _ALIGNMENT
     if len(places) < 2:
         return lines
@@ -63,7 +54,7 @@ def _in_one_piece(lines: list[str], result: str) -> list[str]:
 
 
 def _is_address_alone(name: str, lines: Sequence[str], made_in: str, result: str) -> bool:
-    """Whether a name is used by its address alone, besides the line that makes it."""
+    """Whether only the address of a name is used, except in the line that makes it."""
     others = [result, *(line for line in lines if line != made_in)]
     return not any(re.search(rf"\b{name}\b(?!\.data_ptr\(\))", other) for other in others)
 
@@ -73,7 +64,7 @@ def _with_address(name: str, address: str, line: str) -> str:
 
 
 def _span(size: str, stride: str) -> int:
-    """Elements from the first to the last of a tensor, of texts such as ``(2, 48)`` and ``(48, 1)``."""
+    """Elements from the first to the last one of a tensor, from texts such as ``(2, 48)`` and ``(48, 1)``."""
     sizes, strides = ([int(n) for n in re.findall(r"\d+", text)] for text in (size, stride))
     if 0 in sizes:
         return 0

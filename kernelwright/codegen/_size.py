@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Size:
-    """A non-negative integer in each variant (offsets may be negative in between)."""
+    """A non-negative integer in each variant (intermediate offsets may be negative)."""
 
     values: tuple[int, ...]
 
@@ -78,7 +78,7 @@ def contiguous_strides(shape: Sequence[Size], variants: int) -> tuple[Size, ...]
 
 
 def refine(left: Sequence[Size], right: Sequence[Size]) -> list[Size] | None:
-    """The coarsest shape that both shapes (of equal volume, row-major) can be cut into, or None where there is none."""
+    """The coarsest shape that both row-major shapes of equal volume can be cut into, or None if they do not align."""
     a, b = [s for s in left if not s.equals(1)], [s for s in right if not s.equals(1)]
     out: list[Size] = []
     while a and b:
@@ -125,7 +125,7 @@ class Affine:
         return cls(Size.const(0, variants))
 
     def coefficient(self, loop: Loop) -> Size:
-        """What ``loop`` is multiplied with; 0 where it does not occur."""
+        """The factor of ``loop``; 0 if it does not occur."""
         for other, size in self.terms:
             if other is loop:
                 return size

@@ -1,4 +1,4 @@
-"""Hand-shaped kernels for operators that are not loop nests of pointwise values: pooling and running sums."""
+"""C++ templates for operators that are not loop nests of pointwise values: pooling and running sums."""
 
 from __future__ import annotations
 

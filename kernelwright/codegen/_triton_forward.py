@@ -12,7 +12,7 @@ from kernelwright.codegen._triton_tiles import Kernel
 
 
 class TritonForward(ForwardWriter):
-    """As the C++ one, but that memory is on the device of the inputs, and that kernels take contiguous memory only."""
+    """Like the C++ writer, but memory is on the device of the inputs, and kernels take only contiguous memory."""
 
     def __init__(self, program: Program, graph: Graph) -> None:
         super().__init__(program, graph)
@@ -37,12 +37,12 @@ class TritonForward(ForwardWriter):
         self.lines.append(f"{kernel.name}[({kernel.grid.format(**names)},)]({', '.join(arguments)})")
 
     def conv(self, value: Value, bias: Value | None = None) -> None:
-        """A convolution by the library, whose result may lie channels-last."""
+        """A convolution by the library. Its result may be channels-last, so it is made contiguous."""
         super().conv(value, bias)
         self.lines[-1] += ".contiguous()"
 
     def argument(self, value: Any) -> str:
-        """Any captured argument as Python; the device of the capture is none of ours."""
+        """Any captured argument as Python. The device of the capture is replaced by that of the inputs."""
         if isinstance(value, Symbol) and value.kind == "device":
             return self.device
         return super().argument(value)
@@ -62,6 +62,6 @@ class TritonForward(ForwardWriter):
 
 
 def _tensors(graph: Graph) -> list[Input]:
-    """What a model is given, its inputs first."""
+    """The tensors of a graph except its constants, the inputs of ``forward`` first."""
     given = [item for item in graph.inputs if item.kind != "constant"]
     return sorted(given, key=lambda item: item.kind != "input")

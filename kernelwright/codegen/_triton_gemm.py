@@ -1,4 +1,4 @@
-"""Matrix products and convolutions in Triton, with what follows them done on the accumulators."""
+"""Matrix products and convolutions in Triton, with their epilogues applied to the accumulators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gemm_kernel(step: Step, name: str, title: str, variants: int) -> Kernel:
     """The kernel of a product or a convolution and its epilogue."""
     value = step.values[0]
     layout = _filters(value, variants) if value.op == "conv" else split_layout(value, variants)
-    assert layout is not None  # the partition has asked already
+    assert layout is not None  # own_products has checked it
     nest = step.epilogue or _plain(value, layout, variants)
     axes = [Axis("row", nest.outer), Axis("column", nest.inner)]
     writer = TileWriter(nest, axes, given={value: "acc"})
@@ -48,7 +48,7 @@ def _filters(value: Value, variants: int) -> Layout:
 
 
 def _image(writer: TileWriter, value: Value, layout: Layout) -> tuple[list[str], str, str]:
-    """How a tile of windows is read: statements in the loop over the depth, the place in memory, and the mask."""
+    """The text that reads a tile of windows: statements of the depth loop, the position in memory, and the mask."""
     x, weight = value.args
     channels = writer.sizes.expr(x.shape[1], "channels")
     height, width = (writer.sizes.expr(s, f"kernel_{d}") for s, d in zip(weight.shape[2:], "hw", strict=True))
@@ -80,7 +80,7 @@ def _plain(value: Value, layout: Layout, variants: int) -> Nest:
 
 
 def _tiles(writer: TileWriter, layout: Layout, program: str) -> None:
-    """Which tile this program computes: programs that run together share rows of the left matrix."""
+    """Write which tile this program computes. Programs that run together share rows of the left matrix."""
     m, n = writer.sizes.expr(layout.m.extent, "rows"), writer.sizes.expr(layout.n.extent, "cols")
     writer.emit(f"program = {program}")
     writer.emit(f"tiles_m, tiles_n = tl.cdiv({m}, BLOCK_M), tl.cdiv({n}, BLOCK_N)")
@@ -100,7 +100,7 @@ def _tiles(writer: TileWriter, layout: Layout, program: str) -> None:
 
 
 def _accumulate(writer: TileWriter, layout: Layout, dtype: str, gathered: tuple[list[str], str, str] | None) -> None:
-    """The loop over the depth; ``gathered`` says how the right side is read where it is no matrix."""
+    """Write the loop over the depth. ``gathered`` says how to read a right side that is not a matrix."""
     inner = layout.inner.extent if layout.inner else Size.const(1, len(layout.k.extent.values))
     depth = writer.sizes.expr(layout.k.extent * inner, "depth_size")
     precision = ', input_precision="ieee"' if dtype == "float32" else ""

@@ -1,4 +1,4 @@
-"""From a graph and a schedule to a Triton candidate file."""
+"""Writes a Triton candidate file from a graph and a schedule."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
 
     Args:
         graph: the captured problem, in all shapes that the kernels are for.
-        schedule: choices out of :func:`schedule_space`; what it doesn't name has its default.
+        schedule: choices from :func:`schedule_space`. A missing choice has its default.
 
     Raises:
         CodegenError: the schedule has an unknown choice, or the graph has no candidate.
     """
     if graph.gradient is not None:
-        raise CodegenError("there is no generator of Triton with gradients", hint="use --backend cpp, or a model")
+        raise CodegenError("Triton kernels with gradients are not supported", hint="use --backend cpp, or a model")
     options = complete(graph, schedule or {})
     plan = make_plan(graph, options)
     emitter = _Emitter(graph, plan, options)

@@ -1,7 +1,7 @@
 """Pointwise operators in Triton, for float32 and float64 tiles; half types are computed in float32.
 
 Triton's own ``exp``, ``log``, ``sin`` and ``cos`` become the device's approximations, whose error grows with the
-argument, so that libdevice's functions (1 to 2 ulp) are the default and the fast ones a choice of the schedule.
+argument. So libdevice's functions (1 to 2 ulp) are the default. A schedule may choose the fast ones.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ POINTWISE: dict[str, str] = {
 _INTEGER = {
     "maximum": "tl.maximum({0}, {1})",
     "minimum": "tl.minimum({0}, {1})",
-    "remainder": "({0} % {1} + {1}) % {1}",  # the sign of the divisor, where % has that of the dividend
+    "remainder": "({0} % {1} + {1}) % {1}",  # has the sign of the divisor; % has that of the dividend
     "isnan": "{0} != {0}",
     "isinf": "{0} != {0}",
 }

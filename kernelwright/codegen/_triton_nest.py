@@ -89,7 +89,7 @@ def _reduction(nest: Nest, name: str, title: str, options: Mapping[str, Any]) ->
 
 
 def power_of_two(size: Size, name: str) -> str:
-    """The power of two that holds a size: a number, or a template over ``name``."""
+    """The smallest power of two that is not below a size: a number, or a template over ``name``."""
     return str(_next_power(size.timed)) if size.is_const else f"triton.next_power_of_2({{{name}}})"
 
 
@@ -141,7 +141,7 @@ class _RowWriter(ReductionWriter):
                 self.store(value, expr, position)
 
     def store(self, value: Value, expr: Expr, position: Affine) -> None:
-        """Write a value to its place; a single element by one lane, since what a reduction gives is a tile."""
+        """Write a value to its place. A single element is written by one lane, since a reduction yields a tile."""
         if position.loops:
             super().store(value, expr, position)
             return
@@ -158,7 +158,7 @@ class _RowWriter(ReductionWriter):
             self.share(expr, text, self.kept.inside)
 
     def _pass(self, stage: int) -> None:
-        """One walk along the rows: what is reduced and stored in it."""
+        """Write one pass along the rows, with its reductions and stores."""
         reduces = [e for e in self.nest.order if e.scope in ("row", "all") and e.args[0].stage == stage]
         stores = [s for s in self.nest.stores if is_element(self.nest, s[1]) and s[1].stage == stage]
         if not reduces and not stores:
@@ -185,7 +185,7 @@ class _RowWriter(ReductionWriter):
                 self.share(expr, self.texts[expr], self.kept.inside)
 
     def _hoist(self, roots: list[Expr]) -> None:
-        """Write what a pass needs and the loop doesn't change before it begins."""
+        """Before the loop of a pass, write the values that it needs and does not change."""
         seen: set[Expr] = set()
 
         def visit(expr: Expr) -> None:
@@ -203,7 +203,7 @@ class _RowWriter(ReductionWriter):
 
 
 def _finish(nest: Nest, name: str, title: str, totals: list[Expr]) -> Kernel:
-    """One program that takes the shares of all others together."""
+    """The kernel whose single program combines the shares of all other programs."""
     writer = ReductionWriter(nest, [])
     stores = [s for s in nest.stores if s[1].final]
     places = [parts_name(expr) for expr in totals]

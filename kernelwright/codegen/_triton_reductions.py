@@ -10,12 +10,12 @@ _NO_POSITION = 2**31 - 1
 
 
 def is_position(expr: Expr) -> bool:
-    """True where a reduction answers where, not what."""
+    """True where a reduction gives the position of an extreme, and not its value."""
     return expr.value.op in ("argmax", "argmin")
 
 
 def parts_name(expr: Expr) -> str:
-    """The memory of a total's shares."""
+    """The name of the buffer that holds each program's share of a total."""
     return f"{friendly(expr.value.name)}_parts"
 
 
@@ -26,7 +26,7 @@ def lane_type(expr: Expr) -> str:
 
 
 def identity(expr: Expr) -> str:
-    """The value that changes nothing."""
+    """The identity element of a reduction, as text."""
     op, kind = expr.value.op, lane_type(expr)
     if op in ("sum", "prod", "any", "all"):
         start = {"sum": 0, "prod": 1, "any": 0, "all": 1}[op]
@@ -42,7 +42,7 @@ class ReductionWriter(TileWriter):
     keep = ""
 
     def watches_nan(self, expr: Expr) -> bool:
-        """True where a NaN must be carried by itself: the device's max and min return the other operand."""
+        """True where NaN needs a flag of its own: the device's max and min return the operand that is not NaN."""
         extreme = expr.value.op in ("amax", "amin", "argmax", "argmin")
         return extreme and lane_type(expr).startswith("float") and not expr.value.attrs.get("nan_may_vanish")
 
@@ -121,7 +121,7 @@ class ReductionWriter(TileWriter):
         return name
 
     def update_lanes(self, expr: Expr, name: str, mask: str) -> None:
-        """Take the tile at hand into the lanes."""
+        """Combine the current tile into the lanes."""
         op = expr.value.op
         if is_position(expr):
             self._update_position(expr, name, mask)
@@ -153,7 +153,7 @@ class ReductionWriter(TileWriter):
     # ------------------------------------------------------------------------------------------ totals
 
     def share(self, expr: Expr, text: str, mask: str) -> None:
-        """Leave this program's share of a total in memory, for the kernel that takes the shares together."""
+        """Store this program's share of a total, for the kernel that combines the shares."""
         place = parts_name(expr)
         self.locals.append(place)
         if mask:
@@ -167,7 +167,7 @@ class ReductionWriter(TileWriter):
         self.emit(f"tl.store({place} + tl.program_id(0), {text})")
 
     def take_share(self, expr: Expr, lanes: str, place: str) -> None:
-        """Take a block of the shares of a total into its lanes."""
+        """Combine a block of a total's shares into its lanes."""
         text = f"tl.load({place} + start + at, mask=inside, other={identity(expr)})"
         if expr.value.op in ("sum", "prod"):
             self.emit(f"{lanes} {'+' if expr.value.op == 'sum' else '*'}= {text}")
@@ -175,9 +175,9 @@ class ReductionWriter(TileWriter):
         self.emit(f"{lanes} = tl.{self.extreme(expr)}({lanes}, {text}{self.carries_nan(expr)})")
 
     def extreme(self, expr: Expr) -> str:
-        """The function that carries a reduction that is no sum or product."""
+        """The Triton function that combines two values of a reduction other than a sum or product."""
         return {"amax": "maximum", "amin": "minimum", "any": "maximum", "all": "minimum"}[expr.value.op]
 
     def carries_nan(self, expr: Expr) -> str:
-        """The argument of that function that keeps a NaN."""
+        """The argument that makes ``tl.maximum`` and ``tl.minimum`` propagate NaN; empty where it is not needed."""
         return ", propagate_nan=tl.PropagateNan.ALL" if self.watches_nan(expr) else ""

@@ -1,4 +1,4 @@
-"""What may be chosen about a Triton candidate: structure, and constants of its kernels."""
+"""The choices about a Triton candidate: its structure, and the constants of its kernels."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
 
 
 def _is_convolution(graph: Graph) -> bool:
-    """True where nothing but one convolution is computed: with that in torch, there would be no kernel."""
+    """True where the graph is a single convolution. If torch computed it, the candidate would have no kernel."""
     return len(graph.nodes) == 1 and graph.nodes[0].op.startswith("conv")
 
 
 def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
-    """A schedule with defaults for what it doesn't name.
+    """A schedule with defaults for its missing choices.
 
     Raises:
-        CodegenError: an unknown choice, or a value that it doesn't have.
+        CodegenError: a choice is unknown, or has no such value.
     """
     known = choices(graph)
     for name, value in schedule.items():
@@ -68,7 +68,7 @@ def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
 
 
 def relevant(graph: Graph) -> tuple[str, ...]:
-    """The choices that make a difference to this graph's candidate."""
+    """The choices that affect this graph's candidate."""
     plan = make_plan(graph, complete(graph, {}))
     nests = [n for step in plan.steps for n in (step.nest, step.epilogue) if n is not None]
     kinds = {step.kind for step in plan.steps}

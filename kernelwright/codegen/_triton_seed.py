@@ -1,8 +1,8 @@
 """TorchInductor's Triton kernels for a problem, as a candidate file (worker-side half: ``_inductor_triton.py``).
 
 The wrapper that TorchInductor generates is read statement by statement. Each becomes a line of a method: memory on the
-device of the inputs, launches with explicit grids and block sizes, library calls as calls into torch. What is of no
-known form gives no candidate.
+device of the inputs, launches with explicit grids and block sizes, library calls as calls into torch. A statement of
+unknown form is refused: there is then no candidate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernelwright.codegen._triton_seed_kernels import (
 )
 from kernelwright.records import KnobValue
 
-# What reading an answer of another form raises; the parser reports deep nesting as MemoryError.
+# Errors that reading a malformed answer raises; the parser reports deep nesting as MemoryError.
 _MALFORMED = (
     SyntaxError,
     ValueError,
@@ -51,7 +51,7 @@ KNOBS: dict[str, tuple[KnobValue, ...]] = {
 }
 _LIBRARY = {"mm": "torch.mm", "bmm": "torch.bmm", "addmm": "torch.addmm", "baddbmm": "torch.baddbmm",
             "convolution": "torch.ops.aten.convolution"}  # fmt: skip
-_FALLBACK = re.compile(r"torch\.ops\.aten\.[a-z]\w*(\.\w+)?")  # those that begin with _ belong to one device
+_FALLBACK = re.compile(r"torch\.ops\.aten\.[a-z]\w*(\.\w+)?")  # operators that begin with _ belong to one device
 _HEAVY = {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d", "conv3d", "convolution"}
 _VIEWS = {"view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "reshape"}
 _DTYPE = re.compile(r"torch\.(float16|bfloat16|float32|float64|u?int8|int16|int32|int64|bool)")
@@ -74,7 +74,7 @@ def triton_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
         payload: what ``inductor_triton_entry`` returned for it in a worker.
 
     Raises:
-        CodegenError: there is none, and why.
+        CodegenError: no candidate can be made; the message says why.
     """
     if not payload.get("ok"):
         raise refuse(str(payload.get("reason", "no answer"))[:300])
@@ -94,7 +94,7 @@ def _seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
     wrappers = [_Wrapper(graph, variant) for variant in payload["variants"]]
     kernels = merge([(list(w.sources.values()), w.sizes()) for w in wrappers])
     if not kernels:
-        raise refuse("there is none; all is left to libraries")
+        raise refuse("none were generated; libraries do all of the work")
     of_source = {key: kernel for kernel in kernels for key in kernel.numbers}
     methods: dict[str, int] = {}
     keys: dict[str, int] = {}
@@ -149,17 +149,17 @@ class _Launch:
 
 
 class _Wrapper:
-    """TorchInductor's wrapper for one shape, read."""
+    """TorchInductor's wrapper for one shape, as steps of a method."""
 
     def __init__(self, graph: Graph, variant: Mapping[str, Any]) -> None:
         text, inputs = variant["wrapper"], variant["inputs"]
         if not isinstance(text, str) or len(text) > _MOST_TEXT:
-            raise refuse("the wrapper is no text, or too long")
+            raise refuse("the wrapper is not text, or is too long")
         self.graph = graph
         self.sources: dict[str, Source] = {}
         self._steps: list[str | _Launch] = []
-        self._names: dict[str, str] = {}  # of the wrapper -> as written in forward
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of what is row-major, by the name in forward
+        self._names: dict[str, str] = {}  # name in the wrapper -> text in forward
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of row-major tensors, by their text in forward
         shapes = [tuple(int(s) for s in i["shape"]) for i in inputs if i["kind"] == "input"]
         self.key = repr(tuple(shapes))
         call = self._definitions(ast.parse(text))
@@ -234,7 +234,7 @@ class _Wrapper:
             raise refuse("the wrapper takes other inputs than the graph has")
 
     def _strides(self, statement: ast.stmt) -> None:
-        """What a library returns is brought into the strides that kernels expect; inputs were made contiguous."""
+        """Give a library's result the strides that kernels expect. Inputs were made contiguous before."""
         assert isinstance(statement, ast.Expr)
         assert isinstance(statement.value, ast.Call)
         name, size, strides = statement.value.args[:3]
@@ -299,7 +299,7 @@ class _Wrapper:
     # ------------------------------------------------------------------------------------------------ expressions
 
     def _value(self, node: ast.expr) -> str:
-        """A tensor, or what a library call is given, as written in ``forward``."""
+        """A tensor, or an argument of a library call, as text of ``forward``."""
         if isinstance(node, ast.Name) and node.id in self._names:
             return self._names[node.id]
         if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | None):
@@ -371,14 +371,14 @@ def _convolution(node: ast.Call) -> list[ast.expr]:
 def _int(node: ast.expr) -> int:
     value = ast.literal_eval(node)
     if type(value) is not int:
-        raise refuse("a size that is no whole number")
+        raise refuse("a size that is not a whole number")
     return value
 
 
 def _ints(node: ast.expr) -> tuple[int, ...]:
     value = ast.literal_eval(node)
     if not isinstance(value, tuple) or any(type(v) is not int for v in value):
-        raise refuse("sizes that are no whole numbers")
+        raise refuse("sizes that are not whole numbers")
     return value
 
 
@@ -424,7 +424,7 @@ def _file(graph: Graph, kernels: Sequence[Kernel], methods: Sequence[str], keys:
 
 
 def _forward(graph: Graph, methods: Sequence[str], keys: Mapping[str, int]) -> list[str]:
-    """``forward``, which picks the launches for the shapes of its inputs, and one method for each set of them."""
+    """``forward``, which picks a method by the shapes of its inputs, and one method for each set of launches."""
     arguments = ", ".join(graph.forward_parameters)
     if len(methods) == 1:
         return [f"    def forward(self, {signature(graph)}):", *(f"        {line}" for line in methods[0].splitlines())]

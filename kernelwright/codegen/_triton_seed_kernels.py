@@ -1,9 +1,9 @@
 """TorchInductor's Triton kernels, read as data and rewritten into plain ``@triton.jit`` functions.
 
-Decorators that choose a launch at run time go; sizes and blocks become ``tl.constexpr`` parameters, and what kernels
-call in torch's private runtime is a function of the file. Kernels of several shapes that differ in numbers alone become
-one, with these numbers as parameters. The text comes from a process that ran a stranger's code: nothing is executed,
-and what is not of a known form is refused.
+Decorators that choose a launch at run time are dropped. Sizes and blocks become ``tl.constexpr`` parameters. Functions
+of the file replace those of torch's private runtime. Kernels of several shapes that differ only in numbers become one
+kernel, with these numbers as parameters. The text comes from a process that ran untrusted code, so nothing is executed,
+and every unknown form is refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kernelwright.codegen._graph import CodegenError
 
 Number = int | float
 
-_WIDTH = 104  # of a line, without the indentation of a method
+_WIDTH = 104  # columns of a line, without the indentation of a method
 _HEURISTICS = ("pointwise", "reduction", "persistent_reduction")
 _NUMEL = re.compile(r"[xy]numel|r0_numel")
 _BLOCK = re.compile(r"XBLOCK|YBLOCK|R0_BLOCK")
 _POINTER = re.compile(r"(in|out|in_out)_ptr\d+")
-_OPERATOR = re.compile(r"_triton_helper_fn\w*")  # what a scan combines with
+_OPERATOR = re.compile(r"_triton_helper_fn\w*")  # the function with which a scan combines values
 _PURE = frozenset({"tl.arange", "tl.full", "tl.zeros", "tl.program_id"})
 _NODES = (
     ast.FunctionDef, ast.arguments, ast.arg, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.For, ast.Return,
@@ -33,7 +33,7 @@ _NODES = (
     ast.expr_context,
 )  # fmt: skip
 
-# What TorchInductor's kernels call in its runtime, written anew: name -> (needs, text).
+# Stand-ins for the functions of TorchInductor's runtime that its kernels call: name -> (helpers it needs, text).
 HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
     "maximum": ((), "def maximum(a, b):  # NaN where either is\n    return tl.where((a > b) | (a != a), a, b)"),
     "minimum": ((), "def minimum(a, b):  # NaN where either is\n    return tl.where((a < b) | (a != a), a, b)"),
@@ -146,10 +146,10 @@ class Source:
 
     Attributes:
         kind: ``pointwise``, ``reduction`` (a loop over blocks of the reduced axis) or ``persistent_reduction``.
-        inner: whether what is reduced lies next to each other in memory.
-        pointers, numels, blocks: its parameters by role, each in their order.
-        fixed: blocks that TorchInductor has set itself.
-        operators: functions that its scans combine with.
+        inner: whether the reduced elements are adjacent in memory.
+        pointers, numels, blocks: the parameters of each role, in order.
+        fixed: block sizes that TorchInductor has set itself.
+        operators: functions with which scans combine values.
     """
 
     name: str
@@ -165,7 +165,7 @@ class Source:
 
 @dataclass
 class Kernel:
-    """A kernel of the candidate: the sources that it stands for, with the numbers in which they differ."""
+    """A kernel of the candidate. ``numbers`` holds the numbers in which the sources that it replaces differ."""
 
     name: str
     text: str
@@ -174,7 +174,7 @@ class Kernel:
 
 
 def refuse(why: str) -> CodegenError:
-    """The error that says why there is no seed."""
+    """The error that says why TorchInductor's kernels give no candidate."""
     return CodegenError(f"TorchInductor's kernels: {why}", hint="start from the generator's own kernels")
 
 
@@ -182,10 +182,10 @@ def refuse(why: str) -> CodegenError:
 
 
 def read_kernel(name: str, text: str) -> Source:
-    """One kernel out of the text that TorchInductor would compile.
+    """Read one kernel from the text that TorchInductor would compile.
 
     Raises:
-        CodegenError: its form is not one of those that are known.
+        CodegenError: the kernel has an unknown form.
     """
     functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     found = [f for f in functions if f.name == name]
@@ -218,7 +218,7 @@ def _heuristics(function: ast.FunctionDef) -> tuple[str, bool]:
 
 
 def _lift_sizes(function: ast.FunctionDef) -> dict[str, int]:
-    """Take ``xnumel = 8192`` and ``R0_BLOCK: tl.constexpr = 128`` out of the body: they are given at the launch."""
+    """Remove ``xnumel = 8192`` and ``R0_BLOCK: tl.constexpr = 128`` from the body: launches pass these sizes."""
     fixed, body = {}, []
     for statement in function.body:
         text = ast.unparse(statement)
@@ -238,7 +238,7 @@ def _lift_sizes(function: ast.FunctionDef) -> dict[str, int]:
 
 
 def _grid(function: ast.FunctionDef, numels: Sequence[str]) -> bool:
-    """Whether programs are numbered as the launches of ``_triton_seed.py`` have it: along x, then along y."""
+    """Whether programs are numbered as ``_triton_seed.py`` launches them: along x, then along y."""
     wanted = {"xoffset": "tl.program_id(0)", "yoffset": "tl.program_id(1)"}
     known = {name: text for name, text in wanted.items() if f"{name[0]}numel" in numels}
     found = {}
@@ -256,7 +256,7 @@ def _without_asserts(function: ast.FunctionDef) -> None:
 
 
 def _without_dead_code(function: ast.FunctionDef) -> None:
-    """Drop names that nothing reads, until none is left."""
+    """Drop assignments to names that nothing reads, until all names are read."""
     while True:
         used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         before = sum(1 for _ in ast.walk(function))
@@ -279,7 +279,7 @@ def _dead(statement: ast.stmt, used: set[str]) -> bool:
 
 
 def _check(function: ast.FunctionDef, operators: set[str]) -> None:
-    """Refuse what is no arithmetic of Triton's language."""
+    """Refuse everything that is not arithmetic in Triton's language."""
     for node in ast.walk(function):
         if not isinstance(node, _NODES):
             raise refuse(f"{function.name[:80]} has a {type(node).__name__}")
@@ -298,7 +298,7 @@ def _check(function: ast.FunctionDef, operators: set[str]) -> None:
 
 
 def merge(groups: Sequence[tuple[Sequence[Source], Mapping[int, Sequence[int]]]]) -> list[Kernel]:
-    """Kernels for the sources of every shape; ``groups``: per shape, its sources and their sizes by id."""
+    """Merge the sources of all shapes into kernels. ``groups`` holds each shape's sources, and their sizes by id."""
     alike: dict[str, list[Source]] = {}
     sizes: dict[int, Sequence[int]] = {}
     for sources, numels in groups:
@@ -329,7 +329,7 @@ def _numbers(function: ast.FunctionDef) -> Iterator[ast.Constant]:
 
 
 def _merged(name: str, sources: Sequence[Source], sizes: dict[int, Sequence[int]]) -> Kernel:
-    """One kernel: numbers that differ are sizes that it is given anyway, or parameters of their own."""
+    """Merge sources into one kernel. Numbers that differ become existing size parameters, or new parameters."""
     function = copy.deepcopy(sources[0].function)
     columns = list(zip(*(_numbers(s.function) for s in sources), strict=True))
     known = {
@@ -360,7 +360,7 @@ def _merged(name: str, sources: Sequence[Source], sizes: dict[int, Sequence[int]
 
 
 class _Renamed(ast.NodeTransformer):
-    """Numbers to parameters, and names of torch's runtime to those of the file."""
+    """Replaces numbers by parameters, and names of torch's runtime by names of the file."""
 
     def __init__(self, replaced: dict[int, str], kernel: str) -> None:
         self.replaced, self.kernel = replaced, kernel
@@ -401,7 +401,7 @@ def _text(function: ast.FunctionDef) -> str:
 
 
 def wrapped(line: str) -> str:
-    """A statement that ends in a parenthesis, with what is in its last pair on lines of their own where it is long."""
+    """Wrap a long statement that ends in a parenthesis: the arguments of its last pair go on lines of their own."""
     if len(line) <= _WIDTH:
         return line
     opening = line.index("](") + 1 if "](" in line else line.index("(")
@@ -414,7 +414,7 @@ def wrapped(line: str) -> str:
 
 
 def helpers(code: str) -> list[str]:
-    """The stand-ins that kernels use, each after those that it needs."""
+    """The stand-ins that kernels use, each after the stand-ins that it needs."""
     found: dict[str, str] = {}
 
     def add(name: str) -> None:

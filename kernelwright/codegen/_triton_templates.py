@@ -1,4 +1,4 @@
-"""Triton kernels of operators that are no loop nests of pointwise values: pooling and running sums."""
+"""Triton kernels of operators that are not loop nests of pointwise values: pooling and running sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _arguments(x: Value, out: Value, sizes: KernelSizes) -> list[Argument]:
 
 
 def pool_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
-    """One output element a lane; the window is gathered element by element."""
+    """A pooling kernel. Each lane computes one output element and gathers its window element by element."""
     x: Value = value.args[0]
     window = value.attrs["kernel"]
     rank, sizes = len(window), KernelSizes()
@@ -100,7 +100,7 @@ def _window(x: Value, value: Value, letters: str, sizes: KernelSizes, counted: b
 
 
 def scan_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
-    """A running sum or product along one dim, block by block, with the total so far carried on."""
+    """A running sum or product along one dim, block by block. A carried total joins the blocks."""
     x: Value = value.args[0]
     dim, kind = value.attrs["dim"], value.attrs["kind"]
     width, length = product(x.shape[dim + 1 :], variants), x.shape[dim]

@@ -30,10 +30,10 @@ class Kernel:
     """A Triton function and how it is launched.
 
     Attributes:
-        arguments: what it gets before its constants. ``kind``: as of a C++ function, or ``local``: a variable of
-            ``forward`` that ``setup`` makes.
-        setup: statements of ``forward`` before the launch.
-        grid: how many programs; like ``setup`` and ``meta`` a template over the names in ``sizes`` and ``device``.
+        arguments: the arguments before the constants. ``kind`` is one of a C++ function's kinds, or ``local`` for a
+            variable of ``forward`` that ``setup`` makes.
+        setup: statements of ``forward`` before the launch. They may use ``device``.
+        grid: the number of programs. Like ``setup`` and ``meta`` it is a template over the names in ``sizes``.
         meta: the compile-time constants and the options of the launch.
     """
 
@@ -51,7 +51,7 @@ class Axis:
     """One axis of a tile: loops that are walked as one index.
 
     Attributes:
-        subscript: what makes the index a tile of the kernel's rank, as ``[:, None]``.
+        subscript: turns the index into a tile of the kernel's rank, for example ``[:, None]``.
     """
 
     name: str
@@ -64,19 +64,19 @@ class Axis:
         return f"{self.name}_inside"
 
     def extent(self, variants: int) -> Size:
-        """How many positions the axis has."""
+        """The number of positions of the axis."""
         return product([lp.extent for lp in self.loops], variants)
 
 
 class _Sizes(KernelSizes):
-    """Sizes whose arguments share the names of a kernel."""
+    """Sizes of a kernel. The names of their arguments differ from all other names of the kernel."""
 
     def __init__(self, fresh: Callable[[str], str]) -> None:
         super().__init__()
         self._fresh = fresh
 
     def name(self, size: Size, preferred: str) -> str:
-        """The expression of a size; where it must be an argument, it is called ``preferred``."""
+        """The expression of a size. If it must be an argument, the argument is named after ``preferred``."""
         if size.is_const:
             return str(size.timed)
         if size not in self.arguments:
@@ -91,7 +91,7 @@ class TileWriter:
         nest: the analysed region.
         axes: all its loops, in groups.
         given: values that are in registers already, with their names.
-        fill: True where lanes outside of a mask are combined with others, so that they must not be left undefined.
+        fill: True if lanes outside a mask are combined with others. They are then loaded as 0, not left undefined.
     """
 
     def __init__(self, nest: Nest, axes: list[Axis], given: dict[Value, str] | None = None, fill: bool = False) -> None:
@@ -169,7 +169,7 @@ class TileWriter:
     # ------------------------------------------------------------------------------------------ axes
 
     def program(self, *others: Value) -> str:
-        """The number of this program, wide enough for every index that is made of it, in ``others`` as well."""
+        """The number of this program, wide enough for every index computed from it, also into ``others``."""
         values = [*self.nest.loads(), *(v for v, _, _ in self.nest.stores), *others]
         volumes = [self.nest.volume(), *(product(v.shape, self.nest.variants) for v in values)]
         self.wide = is_large(volumes)
@@ -188,7 +188,7 @@ class TileWriter:
         self.decode(axis.name, axis.loops)
 
     def decode(self, index: str, loops: list[Loop]) -> None:
-        """The variables of loops that one index runs over: none where the axis is one element long."""
+        """Define the variables of the loops that one index runs over. An axis of one element has no loops."""
         if not loops:
             return
         self.walks = [walk for walk in self.walks if walk[1] != loops] + [(index, loops)]
@@ -259,7 +259,7 @@ class TileWriter:
         return name
 
     def named(self, expr: Expr) -> str:
-        """The name (or number) of a value that is written several times."""
+        """The name (or number) of a value whose text is used several times."""
         text = self.value(expr)
         if not simple(text):
             self.texts[expr] = text = self.bind(expr, text)
@@ -336,7 +336,7 @@ class TileWriter:
 
 
 def is_large(volumes: Iterable[Size]) -> bool:
-    """True where an index into so many elements does not fit into 32 bits."""
+    """True where an index into one of these volumes does not fit into 32 bits."""
     return any(max(volume.values) >= LARGE for volume in volumes)
 
 
@@ -346,7 +346,7 @@ def program_number(wide: bool) -> str:
 
 
 def friendly(name: str) -> str:
-    """A variable's name that hides no function of Python's."""
+    """A variable name that does not shadow a Python builtin."""
     base, _, number = name.partition("_")
     return "_".join(part for part in (_FRIENDLY.get(base, base), number) if part)
 
@@ -372,7 +372,7 @@ def simple(text: str) -> bool:
 
 
 def tile_type(dtype: str) -> str:
-    """What a tile of a tensor's dtype is computed in."""
+    """The type in which tiles of a tensor's dtype are computed."""
     return "float32" if dtype in HALVES else dtype
 
 

@@ -1,7 +1,7 @@
 """Problems: the contract of a problem file, its lint, the built-in suites, and the capture of any ``nn.Module``.
 
-The trusted process only reads problem files (``ast``); what runs them is behind ``kernelwright.datasets.runtime``,
-which sandboxed workers import. Names load on first use, so that a worker does not pay for the trusted side.
+The trusted process only parses problem files (``ast``). Sandboxed workers run them, with
+``kernelwright.datasets.runtime``. Names load on first use, so that a worker does not import the trusted side.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from kernelwright.datasets._operators import operator_category, operators_of
     from kernelwright.datasets._sizes import parse_sizes, with_sizes
     from kernelwright.datasets._suites import Suite, UnreadableProblem, find_problem, load_suite, suites
-    from kernelwright.datasets._values import MAX_DIMENSIONS, MAX_OUTPUTS, TENSOR_DTYPES
+    from kernelwright.datasets._values import ITEM_BYTES, MAX_DIMENSIONS, MAX_OUTPUTS
     from kernelwright.datasets._variants import choose_variant, every_variant, no_variant
     from kernelwright.datasets.loaders import workload_of
 
 __all__ = [
     "HUB_REPOSITORY",
+    "ITEM_BYTES",
     "MAX_DIMENSIONS",
     "MAX_OUTPUTS",
-    "TENSOR_DTYPES",
     "LintFinding",
     "LintRecords",
     "Suite",
@@ -96,7 +96,7 @@ _HOMES = {
     "_values": (
         "MAX_DIMENSIONS",
         "MAX_OUTPUTS",
-        "TENSOR_DTYPES",
+        "ITEM_BYTES",
     ),
     "_variants": (
         "choose_variant",

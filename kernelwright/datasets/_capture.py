@@ -1,7 +1,7 @@
 """Capture, the user's side: any ``nn.Module`` becomes a problem file.
 
-The user's module is the user's own code, on the user's own path: it runs in a plain child process (or, for a live
-module, in the process that already holds it), never in the referee and never in the sandbox.
+The user trusts this module, and it needs the user's own import path. So it runs in a plain child process (a live
+module in the process that holds it), never in the referee and never in the sandbox.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def problem_from_module(
     """Write a problem file for a live module, in this process. Imports torch.
 
     Args:
-        model: any module that ``torch.export`` accepts, in the mode (train or eval) that is wanted.
+        model: any module that ``torch.export`` accepts, in the desired mode (train or eval).
         example_inputs: positional arguments of its ``forward``: tensors, or containers of tensors.
         name: the problem's title.
 
     Returns:
-        The source of the file, and a map from each state-dict name of its ``Model`` to the module's.
+        The source of the file, and a map from each state-dict name of its ``Model`` to the module's name.
 
     Raises:
         UsageError: the module fails on these inputs, cannot be exported (control flow on data), or holds more exact
-            data than can be embedded.
+            data than fits into a file.
     """
     from kernelwright.datasets._capture_worker import problem_from_module as capture
 
@@ -64,20 +64,20 @@ def capture_module(
     workdir: Path | None = None,
     timeout_s: float = 600.0,
 ) -> Problem:
-    """Write a problem file for what a factory returns, and return the problem.
+    """Write a problem file for the module that a factory returns, and return the problem.
 
     Args:
         target: ``package.module:factory`` or ``path/file.py:factory``. The factory takes no arguments and returns
-            ``(module, example inputs)``, or the module alone where ``inputs`` is given.
+            ``(module, example inputs)``, or only the module if ``inputs`` is given.
         inputs: shapes and inclusive ranges, for example ``float32[8,64],int64[8]:0..100``; None: the factory's own.
-        out: the file to write; replaced in one step.
+        out: the file to write; it is replaced atomically.
         name: the problem's title; default: the file's stem.
-        workdir: the folder that modules are imported from; default: the current one.
-        timeout_s: limit for importing, exporting and proving, in seconds.
+        workdir: the folder from which modules are imported; default: the current one.
+        timeout_s: limit for import, export and verification, in seconds.
 
     Raises:
         UsageError: the target cannot be imported or captured; ``data["traceback"]`` has the child's traceback.
-        MachineError: the child process died or ran past its limit.
+        MachineError: the child process died or exceeded its time limit.
     """
     out = Path(out)
     if not out.parent.is_dir():

@@ -1,4 +1,4 @@
-"""What a captured problem's inputs and state look like, and how the file makes values like them. Worker side."""
+"""Describes a captured problem's inputs and state, and writes source text that makes such values. Worker side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExampleInput:
     data: torch.Tensor | None = None
 
     def make(self) -> torch.Tensor:
-        """A tensor of this kind."""
+        """Make a tensor of this kind."""
         if self.data is not None:
             return self.data.clone()
         if self.fill == "integers":
@@ -79,7 +79,7 @@ class ExampleInput:
 
 
 def parse_input_specs(specs: str) -> list[ExampleInput]:
-    """Read ``float32[8,64],int64[8]:0..100,float32[3]:-1..1``: dtype, shape, and where wanted an inclusive range.
+    """Parse ``float32[8,64],int64[8]:0..100,float32[3]:-1..1``: dtype, shape, and an optional inclusive range.
 
     Raises:
         UsageError: a spec is malformed; the message quotes it.
@@ -116,7 +116,7 @@ def _from_spec(match: re.Match[str]) -> ExampleInput:
 
 
 def describe_input(value: torch.Tensor) -> ExampleInput:
-    """How to make more tensors like an example: its distribution where that is plain, else the data itself."""
+    """How to make tensors like an example: its distribution if that is simple, otherwise its exact data."""
     if value.dtype not in _DTYPES.values() or value.layout != torch.strided:
         hint = f"supported are dense tensors of {', '.join(_DTYPES)}"
         raise UsageError(f"an example input is a {value.layout} tensor of {value.dtype}", hint=hint)
@@ -143,14 +143,14 @@ def describe_input(value: torch.Tensor) -> ExampleInput:
 
 
 class Embedder:
-    """Embeds exact data as compressed text, up to MAX_EMBEDDED_BYTES in all."""
+    """Embeds exact data as compressed text, up to MAX_EMBEDDED_BYTES in total."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
         self.blocks: list[str] = []
 
     def add(self, value: torch.Tensor, name: str) -> str:
-        """Keep ``value`` in the file; returns the expression that makes it.
+        """Embed ``value`` in the file. Returns the expression that makes it.
 
         Raises:
             UsageError: the file would hold too much data.
@@ -161,8 +161,8 @@ class Embedder:
         if self.used_bytes > MAX_EMBEDDED_BYTES:
             raise UsageError(
                 f"{name} holds {len(raw):,} bytes of exact data, too much to embed in a problem file",
-                hint=f"all together may take {MAX_EMBEDDED_BYTES:,} bytes compressed; compute it in forward, or make "
-                "it a parameter",
+                hint=f"all data together may take {MAX_EMBEDDED_BYTES:,} bytes compressed; compute this in forward, "
+                "or make it a parameter",
                 name=name,
             )
         variable = f"DATA_{len(self.blocks)}"
@@ -172,7 +172,7 @@ class Embedder:
 
 
 def tensor_text(value: torch.Tensor, embed: Embedder, name: str) -> str:
-    """Source text for exactly this tensor."""
+    """Source text that makes exactly this tensor."""
     shape = list(value.shape)
     kind = "" if value.dtype == torch.float32 else f", dtype={value.dtype}"
     if value.numel() == 0:
@@ -187,7 +187,7 @@ def tensor_text(value: torch.Tensor, embed: Embedder, name: str) -> str:
 
 
 def parameter_text(value: torch.Tensor) -> str:
-    """Source text for a fresh parameter of the same shape, type, mean and scale."""
+    """Source text that makes a random parameter of the same shape, type, mean and scale."""
     shape, wide = list(value.shape), value.detach().double()
     if value.numel() == 0 or bool((wide == wide.reshape(-1)[0]).all()):
         return tensor_text(value, Embedder(), "")
@@ -196,7 +196,7 @@ def parameter_text(value: torch.Tensor) -> str:
 
 
 def drawn_text(shape: list[int], mean: float, std: float) -> str:
-    """Source text for normal values."""
+    """Source text that draws normal values."""
     scale = "" if std == 1 else f" * {number(std)}"
     if abs(mean) < 1e-3 * std:
         return f"torch.randn({shape}){scale}"
@@ -204,12 +204,12 @@ def drawn_text(shape: list[int], mean: float, std: float) -> str:
 
 
 def number(value: float | int | bool) -> str:
-    """A number as Python text; infinities as ``float("inf")``; floats to six digits."""
+    """A number as Python text. Infinities become ``float("inf")``; floats have six significant digits."""
     if isinstance(value, (bool, int)):
         return repr(value)
     return repr(short(value)) if math.isfinite(value) else f'float("{value}")'
 
 
 def short(value: float) -> float:
-    """``value`` to six significant digits."""
+    """``value`` rounded to six significant digits."""
     return float(f"{value:.6g}")

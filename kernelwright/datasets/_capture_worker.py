@@ -1,8 +1,8 @@
 """Turns a live ``nn.Module`` into a self-contained problem file, with ``torch.export``.
 
 Runs in the user's own process, or in a child of it that imports the user's code; never in the referee. The file needs
-only torch: parameters and buffers keep their names in the state dict, ``forward`` is a straight line of tensor
-operations with the submodules' names as comments, and the file is proved against the module before it is handed out.
+only torch. Parameters and buffers keep their names in the state dict. ``forward`` is straight-line code of tensor
+operations, with the submodules' names as comments. The file is checked against the module before it is returned.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def problem_from_module(
     """Write a problem file that computes what ``model`` computes.
 
     Args:
-        model: any module that ``torch.export`` accepts, in the mode (train or eval) that is wanted.
+        model: any module that ``torch.export`` accepts, in the desired mode (train or eval).
         example_inputs: positional arguments of its ``forward``; tensors, or containers of tensors.
         name: shown as the problem's title.
 
     Returns:
-        The source, and a map from each name in the file's state dict to the module's (they are equal today).
+        The source, and a map from each name in the file's state dict to the module's name (they are equal today).
 
     Raises:
         UsageError: the module fails on these inputs, cannot be exported, or holds more data than can be embedded.
@@ -53,10 +53,10 @@ def problem_from_module(
 
 
 def capture(payload: dict[str, Any]) -> dict[str, Any]:
-    """Entry of the child process: import ``target``, call the factory, capture what it returns.
+    """Entry of the child process: import ``target``, call the factory, and capture the module that it returns.
 
     Args:
-        payload: ``target`` (``module:factory`` or ``path.py:factory``), ``inputs`` (input specs, or None where the
+        payload: ``target`` (``module:factory`` or ``path.py:factory``), ``inputs`` (input specs, or None if the
             factory returns ``(module, example_inputs)``), ``name``.
 
     Returns:
@@ -146,7 +146,7 @@ def _capture(
 
 
 def _run(model: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """The module's own outputs under a fixed seed, and the state before that call (which is put back)."""
+    """The module's own outputs under a fixed seed, and the state before that call. The state is restored."""
     state = {k: value.detach().clone() for k, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     torch.manual_seed(0)
     outputs = _call_user("the module's forward", lambda: model(*_copied(arguments)))
@@ -171,7 +171,7 @@ def _export(model: torch.nn.Module, arguments: tuple[Any, ...]) -> Any:
 
 @contextmanager
 def _no_attention_fast_path() -> Iterator[None]:
-    """Without it a TransformerEncoderLayer becomes one opaque operator."""
+    """Disable attention's fast path, which would turn a TransformerEncoderLayer into one opaque operator."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -183,7 +183,7 @@ def _no_attention_fast_path() -> Iterator[None]:
 def _disagreement(
     source: str, state: dict[str, torch.Tensor], arguments: tuple[Any, ...], expected: list[torch.Tensor]
 ) -> str | None:
-    """Load the written file, give it the module's state and inputs, and compare; None where all outputs agree."""
+    """Run the written file with the module's state and inputs. Returns how it differs, or None if all outputs agree."""
     leaves = [leaf for leaf in pytree.tree_leaves(_copied(arguments)) if isinstance(leaf, torch.Tensor)]
     try:
         module = load_reference(source, {})

@@ -56,7 +56,7 @@ def unpack(text, dtype, shape):
 
 
 class CapturedGraph:
-    """An exported program with what the file says about it."""
+    """An exported program, with the names and input descriptions that its file uses."""
 
     def __init__(self, program: Any, model: torch.nn.Module, described: list[ExampleInput], name: str) -> None:
         self.program = program
@@ -72,7 +72,7 @@ class CapturedGraph:
                 self.expressions[node] = attribute(spec.target)
             elif spec.kind is not kinds.USER_INPUT:
                 raise UsageError(
-                    f"the module holds a {spec.kind.name}, which is no tensor", hint="capture a part of it"
+                    f"the module holds a {spec.kind.name}, which is not a tensor", hint="capture a part of it"
                 )
             elif isinstance(node.meta.get("val"), torch.Tensor):
                 self.expressions[node] = safe_name(node.name)
@@ -82,7 +82,7 @@ class CapturedGraph:
 
     @property
     def heavy_ops(self) -> list[str]:
-        """The large library calls among the operators, as PROBLEM names them."""
+        """The large library calls among the operators, named as in PROBLEM."""
         found: set[str] = set()
         for node in self.program.graph.nodes:
             name = str(getattr(node.target, "_schema", "")).partition("(")[0].removeprefix("aten::").partition(".")[0]
@@ -94,7 +94,7 @@ class CapturedGraph:
 
 
 def write_problem(graph: CapturedGraph, *, raw: bool = False) -> str:
-    """The text of the problem file; with ``raw``, every operator is called by its aten name.
+    """The text of the problem file. With ``raw``, every operator is called by its aten name.
 
     Raises:
         UsageError: an operator cannot be written, or the state holds too much exact data.
@@ -124,7 +124,7 @@ def write_problem(graph: CapturedGraph, *, raw: bool = False) -> str:
 
 
 def attribute(name: str) -> str:
-    """``layers.0.weight`` as the expression ``self.layers[0].weight``."""
+    """Turn ``layers.0.weight`` into the expression ``self.layers[0].weight``."""
     expression = "self"
     for part in name.split("."):
         if part.isidentifier() and not keyword.iskeyword(part):
@@ -135,7 +135,7 @@ def attribute(name: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """A variable name that shadows nothing the file uses."""
+    """A variable name that shadows no name used by the file."""
     taken = {"self", "torch", "nn", "F", "Group", "put", "unpack", "base64", "zlib"}
     return f"{name}_" if name in taken or keyword.iskeyword(name) else name
 
@@ -196,7 +196,7 @@ def _state_text(value: torch.Tensor, embed: Embedder, name: str, is_parameter: b
 
 
 class _Statement(NamedTuple):
-    """One line of forward: ``name = text``, or ``text`` alone where name is empty."""
+    """One line of forward: ``name = text``, or only ``text`` if the name is empty."""
 
     place: str
     name: str
@@ -205,10 +205,10 @@ class _Statement(NamedTuple):
 
 
 def _forward_lines(graph: CapturedGraph, raw: bool) -> Iterator[str]:
-    """The body of forward: a comment where a submodule begins, one operator a line, names dropped after last use.
+    """The body of forward: a comment where a submodule begins, one operator per line, ``del`` after a name's last use.
 
-    Dropping them gives memory back as early as the module's own code does: a reference that holds on to every
-    intermediate would be a slower baseline than the module.
+    ``del`` frees memory as early as the module's own code does. A reference that kept every intermediate result would
+    be a slower baseline than the module.
     """
     statements = _statements(graph, raw)
     last_use = {name: i for i, statement in enumerate(statements) for name in (statement.name, *statement.uses)}
@@ -269,7 +269,7 @@ def _output_nodes(node: Any) -> list[Any]:
 
 
 def _submodule(node: Any) -> str:
-    """The innermost submodule that the node came from, such as ``layers.0.norm (LayerNorm)``; empty for the module."""
+    """The innermost submodule of a node, such as ``layers.0.norm (LayerNorm)``; empty for the module itself."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     if not stack or not stack[-1][0]:
         return ""
@@ -286,5 +286,5 @@ def _fresh(name: str, taken: set[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that may stand in a docstring."""
+    """Make a text safe inside a docstring."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())

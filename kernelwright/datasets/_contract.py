@@ -27,15 +27,15 @@ class _Fault(Exception):
 def parse_problem(
     source: str, *, id: str, suite: str, level: int, name: str, number: int | None = None, path: str | None = None
 ) -> Problem:
-    """Make a :class:`Problem` from the text of a problem file. Static: nothing of it is executed.
+    """Make a :class:`Problem` from the text of a problem file. The check is static: nothing is executed.
 
-    Checked: the syntax; a class ``Model`` with a ``forward`` that returns something; ``get_inputs`` and
-    ``get_init_inputs`` that take no arguments; and, where the file has it, ``PROBLEM``: a literal dict with the
-    fields of :class:`ProblemMeta`, in which the strings ``"inf"`` and ``"-inf"`` stand for infinities, whose variants
-    set only constants that the file assigns, and whose inputs are parameters of ``forward``.
+    The file must be valid Python. It has a class ``Model``, whose ``forward`` returns something, and functions
+    ``get_inputs`` and ``get_init_inputs``, which take no arguments. ``PROBLEM`` is optional: a literal dict with the
+    fields of :class:`ProblemMeta`. In it, ``"inf"`` and ``"-inf"`` stand for infinities, variants set only constants
+    that the file assigns, and inputs are parameters of ``forward``.
 
     Raises:
-        InvalidReferenceError: the line at fault is in the message and in ``data["line"]``.
+        InvalidReferenceError: the file breaks the contract. The line is in the message and in ``data["line"]``.
     """
     try:
         meta = _read(source)
@@ -48,7 +48,7 @@ def parse_problem(
 
 
 def module_constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names assigned at module level, with the expression of the last assignment of each."""
+    """Names assigned at module level, each with the expression of its last assignment."""
     constants: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):
@@ -65,7 +65,7 @@ def module_constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def find_forward(tree: ast.Module) -> ast.FunctionDef | None:
-    """The ``forward`` method written in class ``Model``, or None where it is inherited."""
+    """The ``forward`` method defined in class ``Model``, or None if it is inherited."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Model":
             for item in node.body:
@@ -75,7 +75,7 @@ def find_forward(tree: ast.Module) -> ast.FunctionDef | None:
 
 
 def own_nodes(function: _FunctionNode) -> Iterator[ast.AST]:
-    """All nodes of a function's body, without those of functions and classes nested in it."""
+    """All nodes of a function's body, except those inside nested functions and classes."""
     stack: list[ast.AST] = list(function.body)
     while stack:
         node = stack.pop()
@@ -128,7 +128,7 @@ def _check_model(tree: ast.Module, constants: dict[str, ast.expr]) -> None:
 
 
 def _dotted(node: ast.expr) -> str:
-    """A dotted name as it is written; empty for any other expression, however deeply it is nested."""
+    """A dotted name as written; empty for any other expression. It handles any depth of nesting."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -195,7 +195,7 @@ def _raise_invalid_field(node: ast.expr, error: ValidationError) -> NoReturn:
 
 
 def _locate(node: ast.AST, path: Sequence[Any]) -> int | None:
-    """Line of the entry of a literal that a path of keys and indices leads to, as far as it leads."""
+    """The line of the entry of a literal at a path of keys and indices, or of the last entry on that path."""
     line = getattr(node, "lineno", None)
     for step in path:
         if isinstance(node, ast.Dict):

@@ -1,7 +1,7 @@
-"""The device that code means by CUDA: the GPU that is used, or this CPU with enough of ``torch.cuda`` pretended.
+"""Redirects code that names a CUDA device: to the GPU in use, or to this CPU with enough of ``torch.cuda`` emulated.
 
-Worker side. Candidates for a GPU that is not here run within :func:`pretended_device`; problems run within
-:func:`meant_device` where they fail without it.
+Worker side. On a machine without a GPU, candidates for one run within :func:`pretended_device`. Problems run within
+:func:`meant_device` if they fail without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROPERTIES = SimpleNamespace(
 
 
 class _Idle:
-    """Stands for a stream, an event or a device guard: everything returns at once."""
+    """Replaces a stream, an event or a device guard. Every method returns at once."""
 
     cuda_stream = 0
 
@@ -66,7 +66,7 @@ def _is_cuda(device: Any) -> bool:
 
 
 class _Elsewhere(TorchFunctionMode):  # type: ignore[misc]
-    """Sends requests for any CUDA device to ``target``."""
+    """Replaces any CUDA device in the arguments of torch functions by ``target``."""
 
     def __init__(self, target: torch.device) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Elsewhere(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Pretending(_Elsewhere):
-    """Reports tensors as CUDA tensors as well, although ``target`` is none."""
+    """Also reports tensors as CUDA tensors, although ``target`` is not a CUDA device."""
 
     def __init__(self, target: torch.device) -> None:
         super().__init__(target)
@@ -146,10 +146,10 @@ def _stand_ins() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def pretended_device() -> Iterator[None]:
-    """Within it, code for a CUDA device runs on the default device: device arguments, ``.cuda()``, ``torch.cuda``.
+    """Run code for a CUDA device on the default device: device arguments, ``.cuda()``, ``torch.cuda``.
 
-    It is entered anew for each call of a forward, and so are its patches. With stand-ins that calls share, or set by
-    other means than ``mock.patch``, workers of Triton's interpreter crashed while garbage was collected (docs/log.md).
+    Each call of a forward enters it anew and makes new patches. When calls shared stand-ins, or set them by other means
+    than ``mock.patch``, workers of Triton's interpreter crashed during garbage collection (docs/log.md).
     """
     with contextlib.ExitStack() as stack:
         for name, value in _stand_ins().items():
@@ -161,7 +161,7 @@ def pretended_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def meant_device() -> Iterator[None]:
-    """Within it, every CUDA device that code names is the one that is used; where there is none, it is pretended."""
+    """Redirect every CUDA device that code names to the GPU in use, or to an emulated one if there is no GPU."""
     if not torch.cuda.is_available():
         with pretended_device():
             yield
@@ -172,7 +172,7 @@ def meant_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def default_device_kept() -> Iterator[None]:
-    """Within it, the default device cannot be changed where no device is there that it could be changed to."""
+    """Make ``torch.set_default_device`` do nothing on a machine without a GPU."""
     with _replaced(torch, {} if torch.cuda.is_available() else _DEFAULT):
         yield
 

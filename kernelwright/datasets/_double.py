@@ -1,7 +1,7 @@
-"""A reference's float64 twin: a model built anew that holds the same state, and a mode in which it stays in float64.
+"""A reference's float64 twin: a newly built model with the same state, and a mode in which it stays in float64.
 
-Worker side (torch, no pydantic). The twin is no copy: a lambda over submodules belongs to the model whose constructor
-made it, and in a copy it would still hold the float32 originals.
+Worker side (torch, no pydantic). The twin is not a copy. A lambda over submodules is bound to the model whose
+constructor made it; in a copy it would still refer to the float32 originals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
-    """A dispatch mode that does not import torch._dynamo (1 s) at its first operator just to be skipped by it."""
+    """A dispatch mode that does not import torch._dynamo (1 s) at its first operator only to be skipped by it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -29,7 +29,7 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _DoubleEverywhere(DispatchMode):
-    """Turns every conversion to, or creation in, a lower float dtype into float64 (``x.float()`` in a forward)."""
+    """Replaces every lower float dtype to which tensors are converted, or in which they are made, by float64."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -40,7 +40,7 @@ class _DoubleEverywhere(DispatchMode):
 
 @contextmanager
 def in_double() -> Iterator[None]:
-    """Within it, whatever would be computed in a lower float dtype is computed in float64."""
+    """Compute in float64 everything that would be computed in a lower float dtype, such as ``x.float()``."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -57,7 +57,7 @@ def double_twin(model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
         build: runs the constructor again, with the same arguments and from the same seed.
 
     Raises:
-        ValueError: what it builds has other parameters or buffers.
+        ValueError: the twin has other parameters or buffers.
     """
     twin = build()
     twin.train(model.training)
@@ -69,7 +69,7 @@ def double_twin(model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
         for name, tensor in own.items():
             value = theirs.get(name, tensor).detach()
             if value.dtype in LOW_FLOATS:
-                tensor.data = value.double()  # in place: a closure that holds the tensor meets it in float64, too
+                tensor.data = value.double()  # in place, so that a closure over the tensor also sees float64
             elif value is not tensor and value.shape == tensor.shape:
                 tensor.data = value.clone()
     return twin.double()
@@ -81,7 +81,7 @@ def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, buffers, and the tensors that modules keep as plain attributes, by name."""
+    """Parameters, buffers, and tensors that are plain attributes of modules, by name."""
     yield from _state(model)
     for path, module in model.named_modules():
         for name, value in vars(module).items():

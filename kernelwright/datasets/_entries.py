@@ -1,7 +1,7 @@
 """Entries of sandboxed workers that run a problem.
 
-What they need is imported once a worker was forked, not by the process that it is forked from: it brings Triton along,
-which decides when it is imported whether it interprets.
+Their imports happen after a worker is forked, not in the process that forks it. They include Triton, which decides at
+import whether it interprets.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from kernelwright.datasets._fit import smaller_sizes
 from kernelwright.errors import KernelwrightError
 from kernelwright.records import Problem, Record
 
-TOO_LARGE = ("oom", "timeout")  # what a worker ends with where smaller sizes help
+TOO_LARGE = ("oom", "timeout")  # kinds of worker failure that smaller sizes may avoid
 
 
 class LintFinding(Record):
     """One weakness of a problem.
 
-    ``error``: the problem cannot be used, or an answer that computes nothing could pass. ``warning``: its results say
-    less than they seem to. ``info``: worth knowing.
+    ``error``: the problem cannot be used, or an answer that computes nothing could pass. ``warning``: the problem's
+    results mean less than they seem to. ``info``: worth knowing.
     """
 
     rule: str
@@ -25,10 +25,10 @@ class LintFinding(Record):
 
     @classmethod
     def of_error(cls, error: KernelwrightError, problem: Problem | None = None) -> LintFinding:
-        """What an error that makes the reference unusable is called in a table.
+        """The finding for an error that makes the reference unusable.
 
         Args:
-            problem: what was run when it was raised; where it is too large, the finding says how to make it smaller.
+            problem: the problem that raised the error. If it is too large, the finding says how to make it smaller.
         """
         line, message = error.data.get("line"), error.message[:500]
         if problem is not None and error.data.get("kind") in TOO_LARGE:
@@ -38,5 +38,5 @@ class LintFinding(Record):
 
 
 def printable(text: str) -> str:
-    """A text of others without what moves a terminal's cursor."""
+    """Replace characters of an untrusted text that could move a terminal's cursor."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,4 +1,4 @@
-"""Smaller sizes for a problem that is too large for a machine: which of its numbers are halved, and how often."""
+"""Finds smaller sizes for a problem that is too large for a machine, by halving numbers in its file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kernelwright.records import DeviceClass, Problem
 from kernelwright.records.problems import VARIANT_MARK
 
 FIT_ENTRY = "kernelwright.datasets._entries:fit"
-FIT_BYTES = 16 << 20  # of inputs, parameters and outputs, for which a CPU's referee has room and time
+FIT_BYTES = 16 << 20  # limit on inputs, parameters and outputs, for which a CPU's referee has enough memory and time
 FIT_FLOPS = 400_000_000
-FIT_SECONDS = 30.0  # after which the sizes that were found so far are taken
+FIT_SECONDS = 30.0  # time limit; then the sizes found so far are used
 _LARGEST = 1 << 62
 _DEEPEST = 8
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -29,12 +29,12 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 class Fit(NamedTuple):
-    """What came of making a problem smaller.
+    """The result of making a problem smaller.
 
     Attributes:
-        problem: in sizes that fit, as far as they could be found; the problem itself where it fits as it is.
-        fits: whether it does.
-        reason: why it could not be followed, or what keeps it large; empty where it fits.
+        problem: the problem in the sizes found; unchanged if it fits as it is.
+        fits: whether that problem fits.
+        reason: why the problem could not be analysed, or why it stays too large; empty if it fits.
     """
 
     problem: Problem
@@ -43,7 +43,7 @@ class Fit(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """What is halved as one: the largest of its values, and where in the text they stand."""
+    """Numbers that are halved together: the largest of their values, and their places in the text."""
 
     value: int
     places: list[tuple[int, int]]
@@ -58,17 +58,17 @@ def fitted(
     device_class: DeviceClass = "cpu",
     literals: bool = True,
 ) -> Fit:
-    """Halve whole numbers of a problem's file, the largest that helps each time, until all its variants fit.
+    """Halve integers of a problem's file, each time the largest that helps, until all its variants fit.
 
-    Constants are halved first, those of one value together where one alone would not run. Where that is not enough,
-    numbers that are written in classes and in ``get_inputs`` are halved as well, all of one value in one class
-    together. What is changed is part of the problem's id, as with :func:`resized`.
+    Constants are halved first. Constants of equal value are halved together if halving one alone does not run. If that
+    is not enough, integers written in classes and in ``get_inputs`` are halved too, all of one value in one class
+    together. The changes become part of the problem's id, as with :func:`resized`.
 
     Args:
         call: runs :data:`FIT_ENTRY` in a sandbox (``Sandbox.call``).
-        most_bytes: of inputs, parameters and outputs together. ``most_flops``: of a forward.
-        device_class: whose variants are looked at.
-        literals: whether numbers that are no constants may be halved, too.
+        most_bytes: limit on inputs, parameters and outputs together. ``most_flops``: limit on one forward.
+        device_class: the device class whose variants must fit.
+        literals: whether numbers that are not constants may be halved, too.
 
     Raises:
         MachineError: the worker's reply is malformed.
@@ -96,17 +96,17 @@ def fitted(
         raise MachineError("the fitting worker's reply is malformed", hint="try again")
     assert isinstance(sizes, dict)
     if not fits and not reason:
-        reason = "no constant of it can be halved any more" if values else "its sizes are no constants of the file"
+        reason = "none of its constants can be halved further" if values else "its sizes are not constants of the file"
     return Fit(resized(problem, sizes), fits, "".join(c if c.isprintable() else " " for c in reason))
 
 
 def smaller_sizes(problem: Problem) -> str:
-    """What to do about a problem that is too large, in words: which of its sizes to set, and how to find some."""
+    """A hint for a problem that is too large: which of its sizes to set, and how to find fitting ones."""
     known_as, _, _ = problem.id.partition(VARIANT_MARK)
     named = Path(problem.path).name if problem.suite == "file" and problem.path else known_as
     try:
         units = _units(problem.source, places_of(ast.parse(problem.source)).constants)
-    except (SyntaxError, RecursionError, MemoryError):  # how deep is too deep depends on the depth of the caller
+    except (SyntaxError, RecursionError, MemoryError):  # the depth at which this fails depends on the caller's depth
         units = {}
     largest = max(units, key=lambda name: units[name].value, default="NAME")
     found = f"'kernelwright problems lint --fit {named}' finds some"
@@ -114,7 +114,7 @@ def smaller_sizes(problem: Problem) -> str:
 
 
 def _units(source: str, named: Mapping[str, Sequence[ast.expr]]) -> dict[str, _Unit]:
-    """Names whose values are whole numbers above 1, with the largest of each and where in the text they stand."""
+    """Names whose values are integers above 1, each with its largest value and the places of all in the text."""
     lines = lines_of(source)
     starts = [0]
     for line in lines:
@@ -134,7 +134,7 @@ def _units(source: str, named: Mapping[str, Sequence[ast.expr]]) -> dict[str, _U
 
 
 def _whole(node: ast.expr, depth: int = 0) -> int | None:
-    """The whole number that an expression of numbers alone is, such as ``2048 * 2``; None for anything else."""
+    """The value of an expression of integers only, such as ``2048 * 2``; None for any other expression."""
     if isinstance(node, ast.Constant):
         return node.value if type(node.value) is int and abs(node.value) < _LARGEST else None
     if not isinstance(node, ast.BinOp) or type(node.op) not in _ARITHMETIC or depth > _DEEPEST:

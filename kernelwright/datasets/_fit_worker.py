@@ -1,6 +1,6 @@
-"""Smaller sizes for a problem, worker side: numbers are halved until memory and work fit. Nothing is computed.
+"""Finds smaller sizes for a problem, worker side: halves numbers until memory and work fit. Nothing is computed.
 
-Shapes alone are followed, on torch's ``meta`` device. Runs in a sandbox only. JSON in, JSON out; no pydantic.
+Only shapes are propagated, on torch's ``meta`` device. Runs in a sandbox only. JSON in, JSON out; no pydantic.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kernelwright.datasets.runtime import (
     settle_device,
 )
 
-_LEAST = 16  # below which nothing is halved: a width of 1 is another problem
-_LEAST_BATCH = 2  # the same for how many there are of the same
-_GAIN = 0.99  # to what a halving has to bring the excess, as long as another one may help more
-_RESULT_SHARE = 4  # how many times as large as all that stays one result on the way may be
+_LEAST = 16  # smaller numbers are not halved: with a width of 1 the problem would be another one
+_LEAST_BATCH = 2  # the same limit for batch sizes
+_GAIN = 0.99  # a halving must reduce the excess to this share of it, as long as others may help more
+_RESULT_SHARE = 4  # largest intermediate result, as a multiple of the limit on inputs, parameters and outputs
 
 _RANGES = (torch.linspace, torch.arange, torch.logspace)
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -38,7 +38,7 @@ Values = dict[str, int]
 
 
 class _Load(NamedTuple):
-    """What one call takes: bytes of all tensors that stay, of the largest one on the way, and operations."""
+    """The cost of one call: bytes of inputs, state and outputs, bytes of the largest result, and operations."""
 
     held: int
     result: int
@@ -54,14 +54,14 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
     """Find sizes in which a problem fits.
 
     Args:
-        payload: ``source``; ``places``: by name the spans of its values in the text, in characters; ``values``: what
-            each is now; ``tiers``: names that are tried, those of a later list only once the earlier ones are small;
-            ``variants``: constants that are set, all of which have to fit; ``bytes``: most of inputs, parameters and
-            outputs together; ``flops``: most of a forward; ``seconds``: how long to look.
+        payload: ``source``; ``places``: by name, the spans of its values in the text, in characters; ``values``: by
+            name, the current value; ``tiers``: lists of names to try, a later list only when the earlier ones are
+            small; ``variants``: settings of constants, all of which must fit; ``bytes``: limit on inputs, parameters
+            and outputs together; ``flops``: limit on one forward; ``seconds``: time limit of the search.
 
     Returns:
-        ``sizes``: what has to be changed, empty where it fits as it is. ``fits``: whether it does then. ``reason``:
-        why the problem cannot be followed at all, or was not to its end; empty where it was.
+        ``sizes``: the changed values, empty if none. ``fits``: whether the problem fits with them. ``reason``: why the
+        problem cannot be analysed, or that the time was too short; empty otherwise.
     """
     search = _Search(payload)
     try:
@@ -78,7 +78,7 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Search:
-    """Halves numbers of one file."""
+    """The search over numbers of one file."""
 
     def __init__(self, payload: Mapping[str, Any]) -> None:
         self.given: Values = {name: int(value) for name, value in payload["values"].items()}
@@ -86,12 +86,12 @@ class _Search:
         self._until = time.monotonic() + float(payload["seconds"])
 
     def is_late(self) -> bool:
-        """Whether the time to look is over."""
+        """Whether the time limit has passed."""
         return time.monotonic() > self._until
 
     def step(self, names: Sequence[str], now: _Step, gain: float) -> _Step | None:
-        """With a number halved: the largest one that helps and with which it still runs, so that sizes stay in
-        proportion; of equal ones that which helps most; all equal ones, and then pairs, where none does alone."""
+        """Halve the largest number that helps and still runs, so that sizes stay in proportion. Among equal numbers,
+        halve the one that helps most. If none helps alone, try all equal numbers together, then pairs."""
         values = {name: now.values[name] for name in names if now.values[name] >= _least(name)}
         enough = now.excess * gain
         for value in sorted(set(values.values()), reverse=True):
@@ -122,10 +122,10 @@ class _Search:
         return min(found, key=lambda step: step.excess, default=None)
 
     def excess(self, values: Values) -> float:
-        """How many times as much as there is room for the worst variant takes: of memory or of work.
+        """The memory or work of the worst variant as a multiple of its limit, whichever is larger.
 
         Raises:
-            ReferenceFault: it does not run in these sizes.
+            ReferenceFault: the problem does not run in these sizes.
         """
         sizes = {name: value for name, value in values.items() if value != self.given[name]}
         source = _text(self._payload, sizes)
@@ -143,10 +143,10 @@ def _least(name: str) -> int:
 
 
 def _load(source: str, variant: Mapping[str, Any]) -> _Load:
-    """What one call takes.
+    """The cost of one call.
 
     Raises:
-        ReferenceFault: it does not run in these sizes.
+        ReferenceFault: the problem does not run in these sizes.
     """
     module = load_reference(source, variant)
     try:
@@ -173,7 +173,7 @@ def _load(source: str, variant: Mapping[str, Any]) -> _Load:
 
 
 class _LargestResult(TorchDispatchMode):  # type: ignore[misc]
-    """Notes how many bytes the largest result of an operator has, whatever is kept of it."""
+    """Records the size in bytes of the largest result of an operator, including results that are freed again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class _LargestResult(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _model(module: types.ModuleType, init_inputs: Sequence[Any]) -> torch.nn.Module:
-    """The model, on the ``meta`` device. If that fails, it is built once more with ranges that hold their numbers."""
+    """Build the model on the ``meta`` device. If that fails, build it again with ranges that hold real numbers."""
     try:
         return make_model(module, init_inputs)
     except ReferenceFault:
@@ -211,9 +211,9 @@ class _RealRanges(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _RecurrentLayers(TorchFunctionMode):  # type: ignore[misc]
-    """Counts the products of a recurrent layer by its weights, for all steps at once: step by step takes minutes.
+    """Counts the operations of a recurrent layer from its weights, for all steps at once; one by one takes minutes.
 
-    The steps of packed sequences are still followed one by one.
+    The steps of packed sequences still run one by one.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _text(payload: Mapping[str, Any], sizes: Values) -> str:
-    """The file with the values of some names changed."""
+    """The text of the file with changed values of some names."""
     source: str = payload["source"]
     spans = [(start, end, name) for name in sizes for start, end in payload["places"][name]]
     for start, end, name in sorted(spans, reverse=True):

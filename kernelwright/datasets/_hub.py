@@ -1,6 +1,6 @@
-"""KernelBench's problems from the Hugging Face hub, written as the folder that its checkout has.
+"""Downloads KernelBench's problems from the Hugging Face hub and writes them in the layout of its repository.
 
-The one place that needs a network: it is asked for by name, once, and everything else reads the folder.
+Only this module needs a network. The user requests the download explicitly, once; everything else reads the folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rows = Iterable[Mapping[str, Any]]
 
 
 class Fetched(NamedTuple):
-    """What was written: the suite's folder, how many problems, and a line for each row that was none."""
+    """The result of a download: the suite's folder, the number of problems, and a message for each refused row."""
 
     folder: Path
     problems: int
@@ -33,17 +33,17 @@ def fetch_kernelbench(
 ) -> Fetched:
     """Write the dataset's problems as ``folder/KernelBench/level1/1_name.py`` and so on.
 
-    A file that is there with another text is not touched, and is told of.
+    An existing file with another text is not changed; it is listed in ``refused``.
 
     Args:
         repository: a dataset with the columns ``code``, ``level``, ``name`` and ``problem_id``.
-        revision: of it: a branch, a tag or a commit.
-        rows: reads the dataset, given repository and revision; from the hub by default.
+        revision: a branch, tag or commit of the repository.
+        rows: reads the dataset, given repository and revision; default: from the hub.
 
     Raises:
         MissingToolError: huggingface_hub or pyarrow is not installed.
         MachineError: the hub cannot be reached, or has no such dataset.
-        UsageError: nothing of it is a problem, or the folder cannot be written.
+        UsageError: no row is a problem, or the folder cannot be written.
     """
     suite = folder / SUITE_FOLDER
     written, refused = 0, []
@@ -56,12 +56,12 @@ def fetch_kernelbench(
         stem = name.removesuffix(".py")
         stem = stem if stem.startswith(f"{number}_") else f"{number}_{stem}"
         if not name.strip() or not _NAME.fullmatch(stem) or not 0 < level < 100:
-            refused.append(f"{name[:80]!r} of level {level} is no name of a file")
+            refused.append(f"{name[:80]!r} of level {level} cannot be the name of a file")
             continue
         path = suite / f"level{level}" / f"{stem}.py"
         try:
             if path.exists() and path.read_bytes() != code.encode():
-                refused.append(f"{path} is there already, with another text")
+                refused.append(f"{path} exists already, with another text")
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(code.encode())
@@ -81,7 +81,7 @@ def _rows_of_hub(repository: str, revision: str | None) -> Rows:
         raise MissingToolError(f"fetching problems needs the package {error.name}", hint=_INSTALL) from None
     try:
         found = snapshot_download(repository, repo_type="dataset", revision=revision, allow_patterns=["*.parquet"])
-    except (OSError, ValueError) as error:  # what the hub's client raises are kinds of these
+    except (OSError, ValueError) as error:  # the hub client's exceptions are subclasses of these
         raise MachineError(
             f"cannot fetch {repository} from the hub: {' '.join(str(error).split())[:200]}",
             hint="check the network and the name, or clone its repository and give that as --suite-dir",

@@ -1,4 +1,4 @@
-"""Lint of a problem, trusted side: rules on the syntax tree, and the reading of what the sandboxed run reported."""
+"""Lint of a problem, trusted side: checks the syntax tree, and validates the findings of the sandboxed run."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _FAILING = ("error", "warning")  # severities, worst first, that make a problem 
 
 
 class KeepsFindings(Protocol):
-    """Keeps what a run of the lint found; see :class:`kernelwright.datasets.LintRecords`."""
+    """Stores the findings of lint runs; see :class:`kernelwright.datasets.LintRecords`."""
 
     def put(self, problem: Problem, findings: Sequence[LintFinding], device_class: DeviceClass = ...) -> None:
-        """Keep it, in place of what an earlier run found."""
+        """Store the findings of a run, in place of those of an earlier one."""
         ...
 
 
 def lint_static(problem: Problem) -> tuple[LintFinding, ...]:
-    """Weaknesses that the text shows; nothing is executed. Sorted by line.
+    """Weaknesses found in the problem's text, sorted by line. Nothing is executed.
 
-    A text nested so deeply that Python cannot read it from here is a finding itself.
+    If the text is nested too deeply for Python to parse, that is the finding.
     """
     try:
         tree = ast.parse(problem.source)
-    except (RecursionError, MemoryError):  # how deep is too deep depends on the depth of the caller
+    except (RecursionError, MemoryError):  # the depth at which this fails depends on the caller's depth
         message = "the file is nested too deeply to be read"
         return (LintFinding(rule="invalid-reference", severity="error", message=message),)
     found = [finding for rule in _STATIC_RULES for finding in rule(problem, tree)]
@@ -50,7 +50,7 @@ def lint_static(problem: Problem) -> tuple[LintFinding, ...]:
 
 
 def lint_payload(problem: Problem, device_class: DeviceClass = "cpu") -> dict[str, Any]:
-    """What :data:`LINT_ENTRY` is called with, in a sandbox, to run the timed variant of ``problem``."""
+    """The payload for :data:`LINT_ENTRY`, which runs the timed variant of ``problem`` in a sandbox."""
     variant: Mapping[str, KnobValue] = problem.meta.variants_for(device_class)[0]
     return {
         "source": problem.source,
@@ -61,7 +61,7 @@ def lint_payload(problem: Problem, device_class: DeviceClass = "cpu") -> dict[st
 
 
 def lint_findings(reply: Mapping[str, Any]) -> tuple[LintFinding, ...]:
-    """The findings in a reply of :data:`LINT_ENTRY`. The reply is a claim of untrusted code: cut and validated.
+    """The findings in a reply of :data:`LINT_ENTRY`. Untrusted code sent the reply, so it is validated and truncated.
 
     Raises:
         MachineError: the reply is malformed.
@@ -88,9 +88,9 @@ def lint(
     *,
     records: KeepsFindings | None = None,
 ) -> tuple[LintFinding, ...]:
-    """All findings, errors first: :func:`lint_static`, then those of a run through ``call`` (``Sandbox.call``).
+    """All findings, errors first: those of :func:`lint_static` and of a run through ``call`` (``Sandbox.call``).
 
-    ``records`` keeps what the run found, for tables to name it later.
+    ``records`` stores the findings of the run, so that tables can show them later.
     """
     ran = lint_findings(call(LINT_ENTRY, lint_payload(problem, device_class)))
     if records is not None:
@@ -106,7 +106,7 @@ def lint_rules(findings: Iterable[LintFinding]) -> tuple[str, ...]:
 
 
 def lint_summary(findings: Iterable[LintFinding]) -> str:
-    """What a table says of a problem beside its name: rules that were broken, worst first; empty where none was.
+    """The rules that a problem breaks, worst first, for a table cell; empty if it breaks none.
 
     Infos are left out.
     """
@@ -168,7 +168,7 @@ def _frozen_constants(problem: Problem, tree: ast.Module) -> Iterator[LintFindin
 def _unused_variants(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
     used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for name in sorted({name for vs in problem.meta.variants.values() for v in vs for name in v} - used):
-        value = module_constants(tree).get(name)  # None where the file has no such constant
+        value = module_constants(tree).get(name)  # None if the file has no such constant
         message = f"variants set {name}, but nothing reads it"
         line = None if value is None else value.lineno
         yield LintFinding(rule="unused-constant", severity="warning", message=message, line=line)
@@ -186,7 +186,7 @@ def _unused_inputs(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
 
 
 def _randomness(problem: Problem) -> str:
-    """What the problem declares of its output: ``none``, ``seeded`` or ``distribution``."""
+    """The declared randomness of the problem's output: ``none``, ``seeded`` or ``distribution``."""
     return str(getattr(problem.meta, "randomness", "none"))
 
 
@@ -204,7 +204,7 @@ def _random_forward(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]
 
 def _forward_only(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
     if problem.meta.backward:
-        message = "the problem asks for gradients; only its forward was looked at"
+        message = "the problem asks for gradients; the lint checked only its forward"
         yield LintFinding(rule="forward-only", severity="info", message=message)
 
 
@@ -216,7 +216,7 @@ def _heavy_ops(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
 
 
 def _needs_packages(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
-    """Packages that it imports and that are not here; their names are looked up, and nothing is imported."""
+    """Report imported packages that are not installed. Only their names are looked up; nothing is imported."""
     told: set[str] = set()
     spared = _guarded(tree)
     for node in ast.walk(tree):
@@ -229,7 +229,10 @@ def _needs_packages(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]
 
 
 def _guarded(tree: ast.Module) -> set[ast.AST]:
-    """What stands in a ``try`` that does something else where an import fails, and that else, where none fails here."""
+    """Nodes of ``try`` statements whose imports may be missing: bodies with a fallback, and fallbacks not used here.
+
+    A handler that raises is not a fallback. A fallback is not used if all imports of its body are installed.
+    """
     spared: set[ast.AST] = set()
     for guard in (node for node in ast.walk(tree) if isinstance(node, ast.Try)):
         catching = [handler for handler in guard.handlers if _catches_imports(handler)]
@@ -273,10 +276,10 @@ def _needs_weights(problem: Problem, tree: ast.Module) -> Iterator[LintFinding]:
 
 
 def _names(node: ast.expr) -> set[str]:
-    """Names that evaluating an expression reads (what a lambda in it reads, is read later)."""
+    """Names that are read when an expression is evaluated. A lambda inside reads its names later."""
     found: set[str] = set()
     todo: list[ast.AST] = [node]
-    while todo:  # no recursion: a hostile file is nested more deeply than Python's stack
+    while todo:  # no recursion, because a hostile file may be nested more deeply than Python's stack
         inner = todo.pop()
         if isinstance(inner, ast.Name):
             found.add(inner.id)

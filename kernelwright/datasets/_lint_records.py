@@ -1,4 +1,4 @@
-"""What runs of the lint found, kept in the cache folder, so that tables can name it without running anything."""
+"""Findings of lint runs, kept in the cache folder, so that tables can show them without running anything."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _RULE_MODULES = ("_lint_worker.py", "_lint_trace.py", "runtime.py")
 
 
 class LintRecords:
-    """Findings of runs by content: of the problem, of the variant that ran, and of the rules themselves.
+    """Findings of lint runs, keyed by the contents of the problem, of the variant that ran, and of the lint rules.
 
-    What changes any of these makes the problem one that was never run. A record that is missing or damaged counts as
-    none, and a folder that cannot be written keeps none.
+    After a change of any of these, the problem counts as never run. A missing or damaged record is ignored. If the
+    folder cannot be written, nothing is kept.
 
     Args:
-        cache_dir: kernelwright's cache folder; made when it is first needed.
+        cache_dir: kernelwright's cache folder; created when first needed.
     """
 
     def __init__(self, cache_dir: Path) -> None:
         self._folder = cache_dir / "lint"
 
     def get(self, problem: Problem, device_class: DeviceClass = "cpu") -> tuple[LintFinding, ...] | None:
-        """What the last run of the lint found; None where there was none."""
+        """The findings of the last run, or None if there was no run."""
         try:
             record = json.loads(self._path(problem, device_class).read_text(encoding="utf-8"))
             return lint_findings(record if isinstance(record, dict) else {})
@@ -45,16 +45,16 @@ class LintRecords:
             return None
 
     def put(self, problem: Problem, findings: Sequence[LintFinding], device_class: DeviceClass = "cpu") -> None:
-        """Keep what a run of the lint found, in place of what an earlier one did."""
+        """Store the findings of a run, in place of those of an earlier one."""
         path = self._path(problem, device_class)
         text = json.dumps({"problem": problem.id, "findings": [finding.model_dump() for finding in findings]})
         with suppress(OSError):
             write_whole(path, text)
 
     def known(self, problem: Problem, device_class: DeviceClass = "cpu") -> tuple[LintFinding, ...]:
-        """All that is known without running anything: what the text shows, and what the last run found.
+        """All findings known without running anything: those of the text, and those of the last run.
 
-        Where there was no run, the finding ``not-linted`` says so: nobody is to take the problem for a clean one.
+        If there was no run, the finding ``not-linted`` says so. Otherwise the problem would seem clean.
         """
         ran = self.get(problem, device_class)
         return (*lint_static(problem), *((NOT_LINTED,) if ran is None else ran))
@@ -66,5 +66,5 @@ class LintRecords:
 
 @functools.cache
 def _rules() -> str:
-    """The hash of what runs in the worker."""
+    """The hash of the code that runs in the worker."""
     return sha256_text(b"\0".join((_HERE / name).read_bytes() for name in _RULE_MODULES))

@@ -1,6 +1,6 @@
-"""Lint of a problem, worker side: watches the operators of one forward for work that nobody needs.
+"""Lint of a problem, worker side: records the operators of one forward and finds needless work.
 
-A kernel that leaves such work out is faster than the reference and just as right; its speedup says nothing of kernels.
+A kernel that skips this work is faster than the reference and still correct. Its speedup says nothing about kernels.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 MAX_TRACED_BYTES = 2 << 30  # results are kept until the analysis is done
-MIN_SHARE = 0.01  # of all elements touched: less work than that is not worth a word
+MIN_SHARE = 0.01  # of all elements touched; less work than that is not reported
 MIN_ELEMENTS = 8  # fewer equal values may be chance
 
 _ALONG_DIM_NAMES = """
     _softmax _log_softmax cumsum cumprod logcumsumexp sort argsort topk kthvalue median sum nansum mean prod amax amin
     max min argmax argmin var std var_mean std_mean logsumexp linalg_vector_norm norm
 """
-_ALONG_DIM = frozenset(_ALONG_DIM_NAMES.split())  # dimensions are in the argument ``dim``; all of them without it
+_ALONG_DIM = frozenset(_ALONG_DIM_NAMES.split())  # the argument ``dim`` has the dimensions; all without it
 _IDEMPOTENT_NAMES = "relu abs ceil floor round trunc sign clamp clamp_min clamp_max hardtanh triu tril sort"
 _IDEMPOTENT = frozenset(_IDEMPOTENT_NAMES.split())
-# These take a shape and a dtype from their input, and are where sums begin.
+# These take only shape and dtype from their input; they initialise sums.
 _FILLS = frozenset({"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"})
 _INVOLUTIONS = frozenset({"neg", "logical_not", "bitwise_not", "reciprocal"})
-_NEEDLESS = frozenset({"relu", "abs", "mul", "div", "add", "sub"})  # where they change nothing
-_GUARDS = frozenset({"clamp", "clamp_min", "clamp_max", "hardtanh", "threshold", "masked_fill"})  # for other inputs
+_NEEDLESS = frozenset({"relu", "abs", "mul", "div", "add", "sub"})  # if they change nothing
+_GUARDS = frozenset({"clamp", "clamp_min", "clamp_max", "hardtanh", "threshold", "masked_fill"})  # for unusual inputs
 _SINKS = frozenset({"_local_scalar_dense", "is_nonzero", "equal", "_assert_async"})  # their result goes to Python
 
 
 class Untraceable(Exception):
-    """The forward uses tensors without memory of their own, or makes more of them than can be kept."""
+    """The forward uses tensors that have no memory, or its results are too large to keep."""
 
 
 class Call(NamedTuple):
-    """One call of an operator that is no view.
+    """One call of an operator other than a view.
 
-    given: arguments by name. made: the tensors that it made. line: in the problem file. reads: numbers of the earlier
-    calls that made or changed what it reads. sources: what that depends on: ``input``, ``state`` or ``random``.
-    versions: of the tensors among its arguments and results when it was done.
+    given: arguments by name. made: the new tensors. line: line of the problem file. reads: numbers of the earlier calls
+    that made or changed its arguments. sources: what its result depends on: ``input``, ``state``, ``random``.
+    versions: versions of its argument and result tensors right after the call.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Call(NamedTuple):
 
     @property
     def unchanged(self) -> bool:
-        """Whether its arguments and results are still what they were when it was done."""
+        """Whether its arguments and results have not changed since the call."""
         return [_version(tensor) for tensor in self.tensors] == list(self.versions)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments that are no tensors."""
+        """Arguments that are not tensors."""
         return {name: value for name, value in self.given.items() if not isinstance(value, Tensor)}
 
 
@@ -77,8 +77,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
     """Records the operators that run while it is entered.
 
     Args:
-        filename: the problem file as tracebacks name it.
-        inputs, state: tensors of the forward's arguments, and the model's parameters and buffers.
+        filename: the problem file's name in tracebacks.
+        inputs, state: the tensors among the forward's arguments; the model's parameters and buffers.
     """
 
     def __init__(self, filename: str, inputs: Sequence[Tensor], state: Sequence[Tensor]) -> None:
@@ -93,7 +93,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operator imports torch._dynamo, which takes a second
+        return False  # otherwise the first operator imports torch._dynamo, which takes a second
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -134,7 +134,7 @@ Hint = tuple[str, str, int | None]  # severity, message, line
 
 
 def redundant_work(trace: Trace, outputs: Sequence[Tensor], state: Sequence[Tensor]) -> Iterator[Hint]:
-    """What of the recorded work a candidate could leave out, one hint a line and kind."""
+    """Hints about recorded work that a candidate could skip, without duplicates."""
     seen = set()
     for found in (*_dead_work(trace, outputs, state), *_needless_calls(trace)):
         if found not in seen:
@@ -143,10 +143,10 @@ def redundant_work(trace: Trace, outputs: Sequence[Tensor], state: Sequence[Tens
 
 
 def address(tensor: Tensor) -> int:
-    """Of a tensor's memory, shared by its views.
+    """The address of a tensor's memory. Views share it.
 
     Raises:
-        Untraceable: it has none.
+        Untraceable: the tensor has no memory.
     """
     try:
         return int(tensor.untyped_storage().data_ptr())
@@ -158,7 +158,7 @@ def address(tensor: Tensor) -> int:
 
 
 def _dead_work(trace: Trace, outputs: Sequence[Tensor], state: Sequence[Tensor]) -> Iterator[Hint]:
-    """Calls whose result reaches no output, no buffer and no decision of Python's."""
+    """Calls whose result reaches no output, no buffer and no decision in Python."""
     live: set[int] = set()
     todo = [i for i, call in enumerate(trace.calls) if call.name in _SINKS]
     todo += [i for tensor in (*outputs, *state) for i in trace.writers.get(address(tensor), ())]
@@ -173,7 +173,7 @@ def _dead_work(trace: Trace, outputs: Sequence[Tensor], state: Sequence[Tensor])
         if number not in live and _tensors(call.given) and call.elements >= least:
             by_line.setdefault(call.line, []).append(call.name.strip("_"))
     for line, names in by_line.items():
-        yield "warning", f"what {_listed(names)} computes never reaches the output", line
+        yield "warning", f"the result of {_listed(names)} never reaches the output", line
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -185,8 +185,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _needless_calls(trace: Trace) -> Iterator[Hint]:
-    """Calls that a look at their arguments and results shows to be needless."""
-    uniform: set[int] = set()  # calls that made one value only, and those that read them
+    """Calls whose arguments and results show that they are needless."""
+    uniform: set[int] = set()  # calls whose results are all one value, and calls that read these
     for number, call in enumerate(trace.calls):
         if call.reads & uniform:
             uniform.add(number)
@@ -274,7 +274,7 @@ def _subject(call: Call) -> Tensor:
     """The tensor that an operator works on: its first argument.
 
     Raises:
-        TypeError: there is none.
+        TypeError: its first argument is not a tensor.
     """
     first = next(iter(call.given.values()), None)
     if not isinstance(first, Tensor):
@@ -293,7 +293,7 @@ def _dims(call: Call) -> list[int]:
 
 
 def _sizes_along(call: Call) -> list[int] | None:
-    """Sizes of the dimensions that a call works along; None where it does not (``max`` of two tensors, for one)."""
+    """Sizes of the dimensions that a call works along; None if there are none, as for ``max`` of two tensors."""
     if call.name not in _ALONG_DIM and call.name != "native_layer_norm":
         return None
     if isinstance(call.given.get("other"), Tensor):
@@ -307,12 +307,12 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _version(tensor: Tensor) -> int:
-    """How often it was changed in place, as far as torch counts that."""
+    """How often a tensor was changed in place, as counted by torch; 0 for inference tensors."""
     return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def _name(func: Any) -> str:
-    """An operator's name, that of its in-place form the same."""
+    """An operator's name. Its in-place form has the same name."""
     return str(func._schema.name).split("::")[-1].rstrip("_")
 
 

@@ -47,18 +47,18 @@ def lint(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: ``source`` (the file's text), ``variant`` (constants to set), ``mode`` (``eval`` or ``train``),
-            ``randomness`` (``none``, ``seeded`` or ``distribution``: what the problem declares of its output).
+            ``randomness`` (``none``, ``seeded`` or ``distribution``: the declared randomness of the output).
 
     Returns:
-        ``findings``: dicts of rule, severity, message, line. ``fault``: None, or the stage, line and message that
-        make the reference unusable. ``facts``: call time in us, sizes in bytes, output shapes.
+        ``findings``: dicts of rule, severity, message, line. ``fault``: None, or stage, line and message of the fault
+        that makes the reference unusable. ``facts``: call time in us, sizes in bytes, output shapes.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.no_grad():
             return _Run(payload).report()
-    except Exception as error:  # noqa: BLE001 - the worker's boundary: what a problem holds may fail at anything
+    except Exception as error:  # noqa: BLE001 - the worker's boundary: a problem's code may raise anything
         fault = fault_of(error, "forward")
         finding = _finding("invalid-reference", "error", f"{fault.stage}: {fault.message}", fault.line)
         return {"findings": [finding], "fault": fault.to_json(), "facts": {}}
@@ -83,7 +83,7 @@ class _Run:
         self.line: int | None = code.co_firstlineno if code is not None else None
 
     def built(self) -> torch.nn.Module:
-        """The model by its constructor."""
+        """Build the model with its constructor."""
         return make_model(self.module, make_init_inputs(self.module, SEED), mode=self.mode, seed=SEED)
 
     def report(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class _Run:
         return {"findings": findings, "fault": None, "facts": facts}
 
     def run(self, inputs: Sequence[Any], seed: int = SEED) -> Tensors:
-        """Outputs (cloned) from the same state and RNG every time, on copies of the inputs."""
+        """Cloned outputs for copies of the inputs, each time from the same state and RNG seed."""
         self.model.load_state_dict(self.state)
         torch.manual_seed(seed)
         return tuple(output.clone() for output in run_forward(self.model, _copies(inputs)))
@@ -126,13 +126,13 @@ class _Run:
             yield _finding("device-in-forward", "warning", message)
 
     def check_double(self) -> Iterator[Finding]:
-        """The truth is computed by a twin in float64."""
+        """Check that the model's float64 twin runs, as it computes the true outputs."""
 
         def build() -> torch.nn.Module:
             model = self.built()
             if means_device(self.model):
                 mean_device(model)
-            run_forward(model, _copies(self.inputs))  # parameters that come with the first call
+            run_forward(model, _copies(self.inputs))  # the first call makes lazy parameters
             return model
 
         try:
@@ -220,7 +220,7 @@ class _Run:
             yield _finding("mutates-input", "info", "forward changes its inputs in place")
 
     def check_work(self) -> Iterator[Finding]:
-        """Work that reaches no output or could be left out, and parameters that nothing reads."""
+        """Report work that reaches no output or could be skipped, and parameters that are never read."""
         self.model.load_state_dict(self.state)
         torch.manual_seed(SEED)
         inputs = _copies(self.inputs)
@@ -236,7 +236,7 @@ class _Run:
             cause = error if isinstance(error, Untraceable) else error.__cause__
             if not isinstance(cause, Untraceable):
                 raise
-            yield _finding("untraced", "info", f"its work was not looked at: {cause}")
+            yield _finding("untraced", "info", f"its work was not checked: {cause}")
             return
         for severity, message, line in hints:
             yield _finding("redundant-work", severity, message, line)
@@ -252,7 +252,7 @@ class _Run:
                 yield _finding("redundant-work", "warning", message)
 
     def call_us(self) -> float:
-        """Fastest of a few calls, in us on one thread: rough, only to tell a trivial problem."""
+        """Time of the fastest of a few calls, in us on one thread. A rough value, only to detect trivial problems."""
         inputs, fastest = _copies(self.inputs), float("inf")
         for _ in range(TIMED_CALLS):
             start = time.perf_counter()
@@ -283,7 +283,7 @@ def _in_double(value: Any) -> Any:
 
 
 def _perturbed(value: Any, redrawn: Any) -> Any:
-    """Another legal value of one input: the redrawn one; a changed copy where redrawing gave the same; else itself."""
+    """Another valid value of an input: the redrawn one, or a changed copy if that is the same, or the input itself."""
     if not isinstance(value, torch.Tensor) or not isinstance(redrawn, torch.Tensor):
         return value
     if value.shape != redrawn.shape or not _alike((value,), (redrawn,), exact=True):

@@ -1,6 +1,6 @@
-"""Which ATen operators a reference uses, read off its text: what two problems have in common.
+"""Finds the ATen operators that a reference uses, from its text. They show what two problems have in common.
 
-Nothing is imported or run, so that it can be asked of any problem of a store, at any time, with the same answer.
+Nothing is imported or run. So this works for any problem of a store, at any time, with the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 __all__ = ["operator_category", "operators_of"]
 
-# Words in operators' names; the first that occurs decides. None of these are counted where they only make tensors.
+# Words in operators' names; the first one that occurs decides. Operators that only make tensors are not counted.
 _WORDS: Final = {
     "attention": "attention",
     "softmax": "softmax",
@@ -81,11 +81,11 @@ _SAME: Final = {
     "multihead_attention_forward": "scaled_dot_product_attention",
 }
 _NOT_THE_MODEL: Final = frozenset({"get_inputs", "get_init_inputs"})
-_KEPT: Final = 1024  # problems of which is remembered what was read off them
+_KEPT: Final = 1024  # problems whose operators are cached
 
 
 def operator_category(name: str) -> str:
-    """What kind of operator it is; ``other`` where its name says nothing."""
+    """The category of an operator, by its name; ``other`` if the name is unknown."""
     if name in _CATEGORY_OF:
         return _CATEGORY_OF[name]
     return next((category for word, category in _WORDS.items() if word in name), "other")
@@ -93,10 +93,10 @@ def operator_category(name: str) -> str:
 
 @functools.lru_cache(maxsize=_KEPT)
 def operators_of(source: str) -> Mapping[str, int]:
-    """The operators of a problem's reference by their ATen names without overloads, and how often each is written.
+    """The operators of a problem's reference, by ATen name without overload, and how often each occurs in the text.
 
-    Modules count as the operator that they are (``nn.LayerNorm`` is ``layer_norm``), arithmetic as well (``@`` is
-    ``matmul``). What makes tensors is left out, and so is what the text does not show. Empty where it does not parse.
+    Modules count as their operator (``nn.LayerNorm`` is ``layer_norm``), and so does arithmetic (``@`` is ``matmul``).
+    Operators that make tensors are left out, as are those that the text does not show. Empty if the text is not valid.
     """
     try:
         tree = ast.parse(source)
@@ -113,7 +113,7 @@ def operators_of(source: str) -> Mapping[str, int]:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """What names of a file stand for, as far as they are torch's."""
+    """The torch paths that names in a file stand for."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -143,7 +143,7 @@ def _operators(node: ast.AST, names: Mapping[str, str]) -> Iterator[str]:
 
 
 def _path(node: ast.expr) -> list[str]:
-    """The names of ``torch.nn.functional.relu``; empty where it begins with anything but a name."""
+    """The parts of a dotted name such as ``torch.nn.functional.relu``; empty if it does not begin with a name."""
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.Attribute):
@@ -153,7 +153,7 @@ def _path(node: ast.expr) -> list[str]:
 
 
 def _canonical(path: list[str]) -> str:
-    """The operator that a path in torch names."""
+    """The name of the operator at a path in torch."""
     after_aten = path[path.index("aten") + 1 :] if "aten" in path else []
     name = (after_aten[0].removeprefix("_") if after_aten else path[-1]).rstrip("_")
     if name[:1].isupper():

@@ -1,12 +1,11 @@
-"""Names for the numbers of a problem file by which its sizes can be set: constants, and parts of what they hold.
+"""Names for the numbers of a problem file that determine its sizes: constants, and parts of their values.
 
-- ``batch_size``: what the file assigns to that name.
+- ``batch_size``: the value that the file assigns to that name.
 - ``layer_sizes.0``, ``CONFIG.model.dim``: a part of a tuple, a list, a dict, or of the keyword arguments of a call.
-  The places of a list are left out where a key follows: ``CONFIGS.dim`` is that key in each dict of the list.
-- ``get_inputs.rows``: a default argument of a function, or what ``get_inputs`` or ``get_init_inputs`` gives to a name.
-- ``Config.dim``: what a class assigns; ``Model.dim``: a default argument of a constructor.
-- ``Model.4096``: every number 4096 that is written in a class, or in ``get_inputs`` or ``get_init_inputs``, without a
-  name.
+  The index in a list is left out if a key follows: ``CONFIGS.dim`` is that key in each dict of the list.
+- ``get_inputs.rows``: a default argument of a function, or a value assigned in ``get_inputs`` or ``get_init_inputs``.
+- ``Config.dim``: a value assigned in a class; ``Model.dim``: a default argument of a constructor.
+- ``Model.4096``: every unnamed number 4096 that is written in a class, or in ``get_inputs`` or ``get_init_inputs``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _MAKERS = ("get_inputs", "get_init_inputs")
-_LEAST_LITERAL = 16  # smaller numbers are axes, windows of convolutions, exponents
+_LEAST_LITERAL = 16  # smaller numbers are axes, convolution windows or exponents
 _DEEPEST = 8
 _PLAIN = re.compile(r"\w+")  # keys that can stand in a name
 
@@ -25,18 +24,21 @@ Named = Mapping[str, Sequence[ast.expr]]
 
 
 class Places(NamedTuple):
-    """Where a file says its sizes, by name: constants; and what its model says itself, and numbers without a name."""
+    """The expressions of a file that set its sizes, by name.
+
+    ``constants`` holds constants; ``literals`` holds values set within the class ``Model``, and unnamed numbers.
+    """
 
     constants: Named
     literals: Named
 
     def named(self, name: str) -> Sequence[ast.expr]:
-        """The expressions that a name stands for; none where it stands for nothing."""
+        """The expressions that a name stands for; empty if it is unknown."""
         return self.constants.get(name) or self.literals.get(name) or ()
 
 
 def places_of(tree: ast.Module) -> Places:
-    """All places of a file. ``PROBLEM`` is none: it says nothing of what is computed."""
+    """All places of a file. ``PROBLEM`` is left out, as it does not change the computation."""
     constants: dict[str, list[ast.expr]] = {}
     literals: dict[str, list[ast.expr]] = {}
     taken: set[int] = set()
@@ -54,7 +56,7 @@ def places_of(tree: ast.Module) -> Places:
 
 
 def assigned(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Names that statements assign, each with the expression that it gets."""
+    """Names that statements assign, each with the assigned expression."""
     for node in body:
         targets: list[ast.expr]
         if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -72,7 +74,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
-        for inner, given in zip(target.elts, value.elts, strict=False):  # whether they fit, Python will say
+        for inner, given in zip(target.elts, value.elts, strict=False):  # Python itself reports different lengths
             yield from _pairs(inner, given)
 
 
@@ -109,7 +111,7 @@ def _defaults(owner: str, function: ast.FunctionDef) -> Iterator[tuple[str, ast.
 
 
 def _parts(name: str, place: str, node: ast.expr, depth: int = 0) -> Iterator[tuple[str, ast.expr]]:
-    """The parts of what an expression holds. ``place`` is where in a list it stands, so far as it counts."""
+    """The named parts of an expression's value. ``place`` is its index in a list, which only some names contain."""
     if depth > _DEEPEST:
         return
     inner: list[tuple[str, str, ast.expr]] = []  # name, place, part
@@ -127,7 +129,7 @@ def _parts(name: str, place: str, node: ast.expr, depth: int = 0) -> Iterator[tu
 
 
 def _numbers(node: ast.AST) -> Iterator[tuple[ast.Constant, int]]:
-    """The whole numbers that are written in a part of a file."""
+    """The integers written in a part of a file."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Constant) and type(inner.value) is int:
             yield inner, inner.value

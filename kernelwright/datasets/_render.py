@@ -1,9 +1,9 @@
 """Writes one node of an exported graph as one readable line of PyTorch.
 
 Worker side. Operators are looked up, not listed: the bindings under ``torch`` and on ``Tensor`` are generated from
-the same schemas as the ``aten`` operators and take the same positional arguments. The few that differ are written out
-below, and whatever has no binding is called as ``torch.ops.aten.NAME.OVERLOAD``. The capture proves every file that it
-writes against the module, so that a wrong guess here cannot get out.
+the same schemas as the ``aten`` operators and take the same positional arguments. The few that differ are listed
+below. Operators without a binding are called as ``torch.ops.aten.NAME.OVERLOAD``. The capture checks every file that it
+writes against the module, so a wrong guess here does no harm.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _METHODS = frozenset(
     }
 )
 
-# What the export adds and no result depends on.
+# Operators that the export adds and that do not affect results.
 _ASSERTIONS = frozenset({"_assert_tensor_metadata", "_assert_async", "sym_constrain_range_for_size"})
 
 
@@ -81,8 +81,8 @@ class Renderer:
 
     Args:
         names: expression of each placeholder.
-        device: expression of the device on which new tensors are made.
-        raw: call every operator as ``torch.ops.aten...``, in case that a binding behaves differently.
+        device: expression of the device for new tensors.
+        raw: call every operator as ``torch.ops.aten...``, in case a binding behaves differently.
     """
 
     def __init__(self, names: Mapping[Any, str], device: str, *, raw: bool = False) -> None:
@@ -91,17 +91,17 @@ class Renderer:
         self.raw = raw
 
     def expression(self, node: Any) -> str | None:
-        """The right-hand side for a ``call_function`` node; None where the node needs no line of its own.
+        """The right-hand side for a ``call_function`` node; None if the node needs no line.
 
         Raises:
-            UsageError: the node is no plain tensor operator.
+            UsageError: the node is not a plain tensor operator.
         """
         target = node.target
         if target is operator.getitem:
             return f"{self.text(node.args[0])}[{self.text(node.args[1])}]"
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             raise UsageError(
-                f"the module uses {getattr(target, '__name__', target)}, which is no plain tensor operator",
+                f"the module uses {getattr(target, '__name__', target)}, which is not a plain tensor operator",
                 hint="capture a part of the module without control flow and custom operators",
                 operator=str(target),
             )
@@ -122,7 +122,7 @@ class Renderer:
         return f"torch.ops.aten.{name}.{overload}({_joined(arguments)})"
 
     def is_postfix(self, node: Any) -> bool:
-        """True where the expression is a subscript or a method call, which reads well inside another one."""
+        """Whether the expression is a subscript or a method call, which is readable inside another expression."""
         if node.target is operator.getitem:
             return True
         name: str = node.target._schema.name.removeprefix("aten::")
@@ -132,7 +132,7 @@ class Renderer:
         """An argument as source text.
 
         Raises:
-            UsageError: the value has no literal form, such as a size that depends on data.
+            UsageError: the value has no literal form; for example a size that depends on data.
         """
         if isinstance(value, torch.fx.Node):
             expression: str = self.names[value]
@@ -148,7 +148,7 @@ class Renderer:
         if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
             return f"{value}"
         raise UsageError(
-            f"the module needs an argument that is no constant: {value}",
+            f"the module needs an argument that is not a constant: {value}",
             hint="capture a part of the module whose shapes do not depend on data",
         )
 
@@ -166,7 +166,7 @@ class Renderer:
         return f"{arguments[0][0]} {sign} {arguments[0][1]}"
 
     def _index(self, name: str, overload: str, node: Any, arguments: Arguments) -> str | None:
-        """``slice`` and ``index`` as subscripts."""
+        """Render ``slice`` and ``index`` as subscripts."""
         if name == "slice":
             given: list[Any] = list(node.args[1:])
             dim, start, end, step = given + [0, None, None, 1][len(given) :]

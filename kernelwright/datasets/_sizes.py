@@ -1,8 +1,8 @@
-"""The same problem in other sizes: constants of its file set to other values, so that a small machine can run it.
+"""Sets constants of a problem's file to other values, for example so that a small machine can run it.
 
-The text itself is changed, not what a variant sets: a constant that is computed from another one follows. The sizes are
-part of the problem's id (``KernelBench/level1/softmax@batch_size=16``), so that nothing takes its results for those of
-the problem as it was written. Which parts of a file have a name that sizes can be set by, :mod:`_places` says.
+The text itself is changed, unlike with a variant: a constant that is computed from another one follows it. The sizes
+become part of the problem's id (``KernelBench/level1/softmax@batch_size=16``), so that its results are not mistaken for
+those of the original problem. :mod:`_places` defines the names by which sizes can be set.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from kernelwright.records import KnobValue, Problem
 from kernelwright.records.problems import VARIANT_MARK
 
 _NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")  # dim, layer_sizes.0, CONFIG.model.dim
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what Python counts as one; str.splitlines sees more
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # a line as Python counts it; str.splitlines splits more
 
 
 def resized(problem: Problem, sizes: Mapping[str, KnobValue]) -> Problem:
-    """A problem with constants of its file set to other values; itself where ``sizes`` is empty.
+    """A problem with constants of its file set to other values; the problem itself if ``sizes`` is empty.
 
-    Variants that set one of them keep what they set besides. The variant that is timed is the first one again.
+    Variants that set one of these constants get its new value and keep their other ones. The first variant is timed.
 
     Raises:
-        UsageError: the file has no such constant, or one of another kind.
+        UsageError: the file has no such constant, or its value is of another type.
         InvalidReferenceError: the changed file breaks the contract.
     """
     if not sizes:
@@ -56,10 +56,10 @@ def resized(problem: Problem, sizes: Mapping[str, KnobValue]) -> Problem:
 
 
 def with_sizes(problems: Sequence[Problem], sizes: Mapping[str, KnobValue]) -> list[Problem]:
-    """Each problem with those of the sizes set that its file has constants for.
+    """Each problem, with those sizes set for which its file has constants.
 
     Raises:
-        UsageError: no problem has such a constant, or one has it of another kind.
+        UsageError: no problem has such a constant, or its value in one is of another type.
     """
     places = [places_of(ast.parse(problem.source)) for problem in problems]
     known = [{name for name in sizes if found.named(name)} for found in places]
@@ -72,7 +72,7 @@ def with_sizes(problems: Sequence[Problem], sizes: Mapping[str, KnobValue]) -> l
                 hint = f"did you mean {' or '.join(near)}?"
             elif not hint:
                 hint = f"constants of {problems[0].id}: {', '.join(constants)}" if constants else "name a problem"
-            raise UsageError(f"{name} is no setting, and no constant of these problems", hint=hint, name=name)
+            raise UsageError(f"{name} is neither a setting nor a constant of these problems", hint=hint, name=name)
     return [
         resized(problem, {name: value for name, value in sizes.items() if name in names})
         for problem, names in zip(problems, known, strict=True)
@@ -80,10 +80,10 @@ def with_sizes(problems: Sequence[Problem], sizes: Mapping[str, KnobValue]) -> l
 
 
 def parse_sizes(text: str) -> dict[str, KnobValue]:
-    """What ``batch_size=16,dim=64`` sets.
+    """Parse sizes such as ``batch_size=16,dim=64``.
 
     Raises:
-        UsageError: it is not of this form.
+        UsageError: the text is not of this form.
     """
     found: dict[str, KnobValue] = {}
     for part in text.split(","):
@@ -95,7 +95,7 @@ def parse_sizes(text: str) -> dict[str, KnobValue]:
 
 
 def sizes_in_words(sizes: Mapping[str, KnobValue]) -> str:
-    """``batch_size=16,dim=64``, in the order of the names."""
+    """Sizes as text, such as ``batch_size=16,dim=64``, sorted by name."""
     return ",".join(f"{name}={sizes[name]}" for name in sorted(sizes))
 
 
@@ -112,7 +112,7 @@ def _items(variant: Mapping[str, KnobValue]) -> tuple[tuple[str, KnobValue], ...
 
 
 def _with(problem: Problem, sizes: Mapping[str, KnobValue]) -> str:
-    """The text with every place of some constants changed."""
+    """The problem's text with new values of some constants, at each of their places."""
     places = places_of(ast.parse(problem.source))
     changes: list[tuple[ast.expr, KnobValue]] = []
     for name, value in sizes.items():
@@ -134,14 +134,14 @@ def _with(problem: Problem, sizes: Mapping[str, KnobValue]) -> str:
         assert node.end_col_offset is not None
         first, last = lines[node.lineno - 1].encode(), lines[node.end_lineno - 1].encode()
         after = last[node.end_col_offset :]
-        blank = b"\n" * (node.end_lineno - node.lineno)  # what follows keeps its line
+        blank = b"\n" * (node.end_lineno - node.lineno)  # the following text keeps its line number
         text = first[: node.col_offset] + repr(value).encode() + after + blank
         lines[node.lineno - 1 : node.end_lineno] = [text.decode()]
     return "".join(lines)
 
 
 def lines_of(source: str) -> list[str]:
-    """The lines of a text as Python counts them, with their ends."""
+    """The lines of a text as Python counts them, with their line ends."""
     return _LINE.findall(source)
 
 

@@ -34,13 +34,13 @@ DEMO_PROBLEMS: tuple[str, ...] = (
     "kernelwright/level3/attention_block",
 )
 
-_NAME = re.compile(r"[\w(][^\0-\x1f\x7f@/\\]*")  # what a part of an id may be
+_NAME = re.compile(r"[\w(][^\0-\x1f\x7f@/\\]*")  # a valid part of an id
 
 
 class UnreadableProblem(NamedTuple):
-    """A file that should be a problem and cannot be read as one.
+    """A file that should be a problem but cannot be read as one.
 
-    ``error`` says why: it breaks the contract, or is no readable text. ``id`` is what it would be called.
+    ``error`` says why: the file breaks the contract or is not readable text. ``id`` is the id that it would have.
     """
 
     id: str
@@ -50,12 +50,12 @@ class UnreadableProblem(NamedTuple):
 
     @property
     def finding(self) -> LintFinding:
-        """What the lint says of it."""
+        """The lint's finding about the file."""
         return LintFinding.of_error(self.error)
 
 
 class Suite(Sequence[Problem]):
-    """The problems of a suite that could be read, in order; ``broken`` are the files that could not."""
+    """The readable problems of a suite, in order. ``broken`` holds the files that could not be read."""
 
     def __init__(self, problems: Iterable[Problem], broken: Iterable[UnreadableProblem] = ()) -> None:
         self._problems = tuple(problems)
@@ -75,8 +75,8 @@ class Suite(Sequence[Problem]):
 def suites(suite_dirs: Sequence[Path] = ()) -> tuple[str, ...]:
     """Names of all suites, sorted: the built-in ones and those of ``suite_dirs``.
 
-    A folder in ``suite_dirs`` is a suite where a loader knows its layout (see ``datasets/loaders``); otherwise those of
-    its subfolders are that one knows.
+    A folder in ``suite_dirs`` is a suite if a loader knows its layout (see ``datasets/loaders``). Otherwise each of its
+    subfolders with a known layout is a suite.
 
     Raises:
         UsageError: a folder is missing or holds no suite, or two suites share a name.
@@ -85,12 +85,12 @@ def suites(suite_dirs: Sequence[Path] = ()) -> tuple[str, ...]:
 
 
 def load_suite(name: str = "kernelwright", level: int | None = None, suite_dirs: Sequence[Path] = ()) -> Suite:
-    """All problems of a suite (of one level, where given), sorted by level and number.
+    """All problems of a suite, or of one ``level`` of it, sorted by level and number.
 
-    A file that breaks the contract or cannot be read stands in ``broken``, and does not keep the others from loading.
+    Files that break the contract or cannot be read are listed in ``broken``; the others still load.
 
     Raises:
-        UsageError: no such suite or level.
+        UsageError: there is no such suite or level.
     """
     found = _suites(suite_dirs)
     if name not in found:
@@ -115,7 +115,7 @@ def load_suite(name: str = "kernelwright", level: int | None = None, suite_dirs:
 
 
 def _check_name(entry: Entry, by_id: dict[str, Entry]) -> None:
-    """Raises :class:`UsageError` where another problem has the name, or no id can have it."""
+    """Raise :class:`UsageError` if another problem has the name, or the name is not valid in an id."""
     if not _NAME.fullmatch(entry.name):
         message = f"{str(entry.path)!r}: no problem can be named {entry.name!r}"
         raise UsageError(message, hint="rename the file: letters, digits, and _ - . + ( )")
@@ -128,14 +128,14 @@ def _check_name(entry: Entry, by_id: dict[str, Entry]) -> None:
 def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:
     """The problem that ``ref`` names.
 
-    ``ref`` is ``suite/level1/name``, ``suite/level1/3`` or ``suite/1/name`` (the suite may be left out; of some suites
-    the middle part is a category), a bare name
-    that only one problem has, or a path to a reference ``.py`` file. With ``@2`` behind it, the variant with that
-    number is the one that is timed; with ``@batch_size=16,dim=64``, constants of its file have those values.
+    ``ref`` is one of: ``suite/level1/name``, ``suite/level1/3`` or ``suite/1/name`` (the suite may be left out; in some
+    suites the middle part is a category); a bare name that only one problem has; a path to a reference ``.py`` file.
+    With the suffix ``@2``, the variant with that number is timed. With ``@batch_size=16,dim=64``, constants of its file
+    have those values.
 
     Raises:
-        UsageError: nothing, or more than one problem, has that name; the hint lists near ones. Or it has no such
-            variant.
+        UsageError: no problem, or more than one, has that name (the hint lists similar names); or the problem has no
+            such variant.
         InvalidReferenceError: the file breaks the contract.
     """
     path = Path(ref)
@@ -159,7 +159,7 @@ def find_problem(ref: str, suite_dirs: Sequence[Path] = ()) -> Problem:
 
 
 def _at_variant(problem: Problem, number: int) -> Problem:
-    """The problem with another variant timed, which some class of devices has to have."""
+    """The problem with another variant timed. Raises UsageError if no device class has that variant."""
     counts = [len(problem.meta.variants_for(name)) for name in problem.meta.variants] or [1]
     if number >= max(counts):
         raise no_variant(problem, next(iter(problem.meta.variants), "cpu"), number)
@@ -203,7 +203,7 @@ def _candidates(suite_dirs: Sequence[Path]) -> Iterator[tuple[Path, Loader]]:
 
 
 def _entries(suite: str, folder: Path, loader: Loader) -> list[Entry]:
-    """What a suite holds. Where two problems of a group have one name, their numbers are part of it."""
+    """The entries of a suite. If several problems of a group share a name, their numbers become part of it."""
     try:
         entries = list(loader.entries(suite, folder))
     except OSError as error:

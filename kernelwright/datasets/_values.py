@@ -1,6 +1,6 @@
-"""What a problem may hand to its constructor and to ``forward``, hold, and return: one rule for lint and referee.
+"""Rules for the values that a problem may pass to its constructor and to ``forward``, hold and return.
 
-Worker side and trusted side both read the constants, so torch is imported inside of functions only.
+Lint and referee share these rules. The trusted side uses the constants too, so only functions import torch.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
 
 Place = Literal["input", "argument", "parameter", "output"]
 
-TENSOR_DTYPES = (
-    "float32",
-    "float64",
-    "float16",
-    "bfloat16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "bool",
-)
+ITEM_BYTES = {  # of an element, by each dtype that a tensor may have
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 MAX_DIMENSIONS = 8
 MAX_OUTPUTS = 16
 
-# What is done with a tensor of each place, so that a remedy can say it.
+# The verb for a tensor in each place, for use in a remedy.
 _VERBS: Mapping[Place, str] = {"input": "pass", "argument": "pass", "parameter": "hold", "output": "return"}
-_STAND_INS = "torch._subclasses."  # of torch's own, by which shapes are followed: FakeTensor
-_TOLD = ("numpy", "torch")  # whose names alone do not say what is meant: numpy.float32, torch.device
+_STAND_INS = "torch._subclasses."  # torch's own tensor classes that propagate only shapes: FakeTensor
+_TOLD = ("numpy", "torch")  # modules that are named with their types for clarity: numpy.float32, torch.device
 
 
 def input_objection(value: Any) -> str:
-    """Why ``forward`` cannot be given ``value``: what it is, and what to do instead; empty where it can."""
+    """Why ``value`` cannot be passed to ``forward``, and what to do instead; empty if it can."""
     import torch
 
     return tensor_objection(value, "input") if isinstance(value, torch.Tensor) else argument_objection(value, "input")
 
 
 def argument_objection(value: Any, place: Place = "argument") -> str:
-    """Why ``value`` cannot be handed over as a plain argument, which has no tensor in it; empty where it can."""
+    """Why ``value`` cannot be passed as a plain argument, one without tensors; empty if it can."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -56,7 +56,7 @@ def argument_objection(value: Any, place: Place = "argument") -> str:
             return f"is a {whole} of tensors, which is not supported: pass them one by one"
         return f"is a {whole} with tensors in it, which is not supported: make them inside of Model"
     if isinstance(odd, torch.dtype):
-        return f"is {odd}, which is not supported: use one of {', '.join(TENSOR_DTYPES)}"
+        return f"is {odd}, which is not supported: use one of {', '.join(ITEM_BYTES)}"
     allowed = "numbers, strings, None, torch's dtypes, and lists, tuples and dicts of these"
     held = "is" if odd is value else f"is a {type(value).__name__} that holds"
     more = "tensors, " if place == "input" else ""
@@ -64,7 +64,7 @@ def argument_objection(value: Any, place: Place = "argument") -> str:
 
 
 def output_objection(value: Any) -> str:
-    """Why ``forward`` cannot return ``value`` as one of its outputs; empty where it can."""
+    """Why ``forward`` cannot return ``value`` as one of its outputs; empty if it can."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -73,7 +73,7 @@ def output_objection(value: Any) -> str:
 
 
 def tensor_objection(tensor: torch.Tensor, place: Place) -> str:
-    """Why a tensor cannot be shown to a candidate in this place; empty where it can."""
+    """Why a tensor in this place cannot be passed to a candidate; empty if it can."""
     import torch
 
     dtype, verb = str(tensor.dtype).removeprefix("torch."), _VERBS[place]
@@ -89,8 +89,8 @@ def tensor_objection(tensor: torch.Tensor, place: Place) -> str:
     if tensor.is_complex():
         remedy = f"{verb} its real and imaginary parts (torch.view_as_real)"
         return f"is a tensor of dtype {dtype}, which is not supported: {remedy}"
-    if dtype not in TENSOR_DTYPES:
-        remedy = f"use one of {', '.join(TENSOR_DTYPES)}"
+    if dtype not in ITEM_BYTES:
+        remedy = f"use one of {', '.join(ITEM_BYTES)}"
         return f"is a tensor of dtype {dtype}, which is not supported: {remedy}"
     if tensor.dim() > MAX_DIMENSIONS:
         return f"has {tensor.dim()} dimensions, and at most {MAX_DIMENSIONS} are supported: {verb} it reshaped"
@@ -98,13 +98,13 @@ def tensor_objection(tensor: torch.Tensor, place: Place) -> str:
     if place != "parameter" and not plain:
         remedy = f"{verb} a plain tensor (as_subclass(torch.Tensor))"
         return f"is {_kind(tensor)}, a subclass of Tensor, which is not supported: {remedy}"
-    if tensor.is_meta and torch.get_default_device().type != "meta":  # else only shapes are followed
+    if tensor.is_meta and torch.get_default_device().type != "meta":  # with that default, only shapes are propagated
         return f"is a tensor on torch's meta device, which holds no numbers: {verb} it on the CPU"
     return ""
 
 
 def _odd(value: Any) -> Iterator[Any]:
-    """The parts of a plain argument that have no form as JSON, itself among them."""
+    """The parts of a plain argument that are not supported, possibly the whole argument."""
     import torch
 
     if isinstance(value, (tuple, list)):
@@ -115,13 +115,13 @@ def _odd(value: Any) -> Iterator[Any]:
             yield from _odd(key)
             yield from _odd(item)
     elif isinstance(value, torch.dtype):
-        if str(value).removeprefix("torch.") not in TENSOR_DTYPES:
+        if str(value).removeprefix("torch.") not in ITEM_BYTES:
             yield value
     elif value is not None and not isinstance(value, (bool, int, float, str)):
         yield value
 
 
 def _kind(value: Any) -> str:
-    """What a value is called in a sentence: ``an int``, ``a numpy.float32``."""
+    """A value's type in words: ``an int``, ``a numpy.float32``."""
     home, kind = type(value).__module__.partition(".")[0], type(value).__name__
     return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}" if home not in _TOLD else f"a {home}.{kind}"

@@ -1,4 +1,4 @@
-"""Which of a problem's shape variants is timed: by its number, by what it sets, or each in turn."""
+"""Selects which of a problem's shape variants is timed: by number, by its constants, or each in turn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Constants = Mapping[str, KnobValue]
 
 
 def choose_variant(problem: Problem, wanted: str | int, device_class: DeviceClass = "cpu") -> Problem:
-    """The problem with the variant timed that ``wanted`` names.
+    """The problem with the variant ``wanted`` timed.
 
     Args:
-        wanted: its number in the file, from 0, or what it sets, such as ``COLUMNS=1025``: as many constants as it takes
-            for one variant alone to have them.
-        device_class: whose variants are meant.
+        wanted: the variant's number in the file, from 0, or some of its constants, such as ``COLUMNS=1025``. They must
+            identify a single variant.
+        device_class: the device class whose variants are searched.
 
     Raises:
-        UsageError: none, or several, are named so.
+        UsageError: no variant, or several, match.
     """
     declared = _declared(problem, device_class)
     text = str(wanted).strip()
@@ -37,12 +37,12 @@ def choose_variant(problem: Problem, wanted: str | int, device_class: DeviceClas
 
 
 def every_variant(problem: Problem, device_class: DeviceClass = "cpu") -> tuple[Problem, ...]:
-    """The problem once for each of its variants, in the order of its file, with that one timed."""
+    """One problem for each of its variants, with that variant timed, in the order of its file."""
     return tuple(problem.at_variant(number) for number in range(len(_declared(problem, device_class))))
 
 
 def no_variant(problem: Problem, device_class: DeviceClass, wanted: str | int | None = None) -> UsageError:
-    """The error that a problem has no such variant; ``wanted`` is the problem's own where it is None."""
+    """The error for a variant that a problem does not have. ``wanted`` None stands for the problem's own variant."""
     declared = _declared(problem, device_class)
     named = problem.variant if wanted is None else wanted
     return UsageError(

@@ -1,7 +1,7 @@
-"""Runs a problem file: loads it, builds its model and inputs, and says which line is at fault when it cannot.
+"""Runs a problem file: loads it, builds its model and inputs, and reports the line at fault if that fails.
 
-Worker side only: a problem may be a stranger's code, so this module is imported inside a sandboxed worker (or by a
-test that trusts its problem), never by the process that decides. No pydantic here, to keep a worker's start short.
+Worker side only. A problem may be a stranger's code, so only sandboxed workers import this module (and tests that trust
+their problem), never the trusted process. There is no pydantic here, to keep a worker's start short.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class ReferenceFault(Exception):
     """The reference itself is unusable.
 
     Attributes:
-        stage: what was being done: ``import``, ``Model``, ``get_inputs``, ``get_init_inputs`` or ``forward``.
-        line: line of the problem file at fault, counted from 1, or None where no line of it is.
+        stage: the failed step: ``import``, ``Model``, ``get_inputs``, ``get_init_inputs`` or ``forward``.
+        line: line of the problem file at fault, counted from 1, or None if it is not known.
         message: what happened, in one line.
-        traceback: the full traceback as text, empty where the fault is no exception. It may quote hostile text.
+        traceback: the full traceback as text; empty if the fault is not an exception. It may quote hostile text.
     """
 
     def __init__(self, stage: FaultStage, line: int | None, message: str, traceback: str = "") -> None:
@@ -99,7 +99,7 @@ def load_reference(source: str, variant: Mapping[str, Any]) -> types.ModuleType:
 
     Args:
         source: the whole text of the problem file.
-        variant: module-level constant name to value; set before anything of the module is called.
+        variant: values of module-level constants by name; set before any of the module's functions is called.
 
     Raises:
         ReferenceFault: the file does not run, lacks a part of the contract, or has no such constant.
@@ -148,7 +148,7 @@ def make_init_inputs(module: types.ModuleType, seed: int = 0) -> list[Any]:
     """The constructor arguments of ``Model``, made under ``seed``.
 
     Raises:
-        ReferenceFault: the function raises, does not return a list or tuple, or makes what cannot be handed over.
+        ReferenceFault: the function raises, does not return a list or tuple, or makes an unsupported value.
     """
     made = _call_maker(module, "get_init_inputs", seed)
     for position, value in enumerate(made):
@@ -160,10 +160,10 @@ def make_init_inputs(module: types.ModuleType, seed: int = 0) -> list[Any]:
 
 
 def make_inputs(module: types.ModuleType, seed: int = 0) -> list[Any]:
-    """Fresh arguments of ``forward`` (tensors and plain values), made under ``seed``.
+    """New arguments for ``forward`` (tensors and plain values), made under ``seed``.
 
     Raises:
-        ReferenceFault: the function raises, does not return a list or tuple, or makes what cannot be handed over.
+        ReferenceFault: the function raises, does not return a list or tuple, or makes an unsupported value.
     """
     made = _call_maker(module, "get_inputs", seed)
     for position, value in enumerate(made):
@@ -174,25 +174,25 @@ def make_inputs(module: types.ModuleType, seed: int = 0) -> list[Any]:
 
 
 def require_alike(module: types.ModuleType, first: Sequence[Any], again: Sequence[Any]) -> None:
-    """See that two draws of inputs have the same number, kinds, shapes, strides and dtypes.
+    """Check that two draws of inputs have the same number, types, shapes, strides and dtypes.
 
     Raises:
-        ReferenceFault: they have not; a kernel is judged on many draws of one shape.
+        ReferenceFault: they differ, although a kernel is judged on many draws of one shape.
     """
     fault: Callable[[str], ReferenceFault] = functools.partial(
         ReferenceFault, "get_inputs", _first_line(module.get_inputs)
     )
     if len(first) != len(again):
-        raise fault(f"get_inputs() returned {len(first)} inputs, then {len(again)}: make as many each time")
+        raise fault(f"get_inputs() returned {len(first)} inputs, then {len(again)}: return the same number each time")
     for position, values in enumerate(zip(first, again, strict=True)):
         before, after = map(_layout, values)
         if before != after:
             named = _name_of(module.Model.forward, position)
-            raise fault(f"input {named} is {before}, then {after}: draw its values alone, and keep the rest")
+            raise fault(f"input {named} is {before}, then {after}: each draw may change only its values")
 
 
 def _layout(value: Any) -> str:
-    """What stays the same from draw to draw of an input, in words."""
+    """The properties of an input that stay the same from draw to draw, in words."""
     if not isinstance(value, torch.Tensor):
         return f"of type {type(value).__name__}"
     dtype = str(value.dtype).removeprefix("torch.")
@@ -200,7 +200,7 @@ def _layout(value: Any) -> str:
 
 
 def _name_of(function: Callable[..., Any], position: int) -> str:
-    """What a method calls its argument with this number, quoted; the number where it has no name for it."""
+    """The quoted name of a method's argument at this position; the position if it has no name."""
     try:
         parameters = list(inspect.signature(function).parameters.values())[1:]  # all but self
     except (TypeError, ValueError):
@@ -230,7 +230,7 @@ def make_model(
     """Build ``Model(*init_inputs)`` under ``seed`` and put it into ``mode`` (``eval`` or ``train``).
 
     Raises:
-        ReferenceFault: the constructor raises, or the model holds what a candidate cannot be given.
+        ReferenceFault: the constructor raises, or the model holds a tensor that cannot be passed to a candidate.
     """
 
     def construct() -> nn.Module:
@@ -250,11 +250,11 @@ def make_model(
 def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """Run ``model`` on ``inputs`` and return its outputs as a flat tuple of tensors.
 
-    Tuples, lists and dict values are flattened in order, and None among them is left out. From then on ``model``
-    computes on the device that its file means (:func:`mean_device`), where it fails without that.
+    Tuples, lists and dict values are flattened in order, and None is left out. If the model fails otherwise,
+    :func:`mean_device` redirects it from now on to the device in use.
 
     Raises:
-        ReferenceFault: ``forward`` raises, or returns nothing or what cannot be compared.
+        ReferenceFault: ``forward`` raises, or returns nothing, or a value that cannot be compared.
     """
     settle_device(model, inputs)
     with _stage("forward"):
@@ -274,10 +274,10 @@ def run_forward(model: torch.nn.Module, inputs: Sequence[Any]) -> tuple[torch.Te
 
 
 def on_meant_device(text: str, attempt: Callable[[], _T]) -> _T:
-    """What ``attempt`` returns; where it fails and ``text`` names CUDA, what it returns on the device that this means.
+    """Call ``attempt``. If it fails and ``text`` names CUDA, call it again with CUDA devices redirected.
 
-    That is the device that is used; where there is none, one is pretended. So ``.cuda()`` in a problem is no fault of
-    it on a machine without a GPU, nor is ``device="cuda:1"`` where there is one GPU.
+    They are redirected to the GPU in use, or to an emulated one if there is no GPU. So ``.cuda()`` in a problem is no
+    fault on a machine without a GPU, nor is ``device="cuda:1"`` on a machine with one GPU.
     """
     try:
         return attempt()
@@ -289,9 +289,9 @@ def on_meant_device(text: str, attempt: Callable[[], _T]) -> _T:
 
 
 def mean_device(model: nn.Module) -> None:
-    """Have the model's forward computed on the device that its file means from now on; see :func:`on_meant_device`.
+    """Redirect CUDA devices in the model's forward from now on; see :func:`on_meant_device`.
 
-    Every operator of torch then takes a microsecond or two longer, so it is for a forward that fails without it.
+    Every operator of torch then takes a microsecond or two longer, so this is only for a forward that fails otherwise.
     """
     forward = model.forward
 
@@ -305,19 +305,19 @@ def mean_device(model: nn.Module) -> None:
 
 
 def means_device(model: nn.Module) -> bool:
-    """Whether :func:`mean_device` was done to the model."""
+    """Whether :func:`mean_device` was applied to the model."""
     return hasattr(vars(model).get("forward"), "_means_device")
 
 
 def settle_device(model: nn.Module, inputs: Sequence[Any]) -> None:
-    """Do :func:`mean_device` where the model's file names CUDA and its forward fails on ``inputs`` without it."""
+    """Apply :func:`mean_device` if the model's file names CUDA and its forward fails on ``inputs`` without it."""
     if means_device(model) or "cuda" not in _text_of(sys.modules.get(type(model).__module__)):
         return
     kept = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     try:
         with torch.no_grad():
             model(*(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs))
-    except (Exception, SystemExit):  # noqa: BLE001 - the problem's code may raise anything; the next call says what
+    except (Exception, SystemExit):  # noqa: BLE001 - the problem's code may raise anything; the next call reports it
         mean_device(model)
     finally:
         model.load_state_dict(kept, strict=False)
@@ -330,13 +330,13 @@ def _text_of(module: types.ModuleType | None) -> str:
 
 
 def randomise_parameters(model: torch.nn.Module, seed: int) -> None:
-    """Give every float parameter and buffer of the state dict fresh values in place, so that none is an identity.
+    """Give every float parameter and buffer of the state dict new values in place, so that none acts as an identity.
 
     Affine weights (1-d weights of norms, or all ones) become 1 +- 0.3, biases and all-zero parameters +-0.3,
-    ``running_mean`` normal * 0.5, ``running_var`` uniform in [0.5, 1.5]; every other one keeps its own mean, scale
-    and sign. Left alone: integers, structured buffers (bool, non-finite values, or only two distinct values), and
-    buffers outside the state dict, which cannot be handed to a candidate. A tensor's values depend on ``seed`` and
-    its name only.
+    ``running_mean`` normal * 0.5, ``running_var`` uniform in [0.5, 1.5]. All others keep their mean, scale and sign.
+    Left unchanged: integers, structured buffers (bool, non-finite values, or only two distinct values), and buffers
+    outside the state dict, which cannot be passed to a candidate. A tensor's values depend only on ``seed`` and its
+    name.
     """
     state = model.state_dict(keep_vars=True)
     owners = dict(model.named_modules())
@@ -357,7 +357,7 @@ def randomise_parameters(model: torch.nn.Module, seed: int) -> None:
 def _fresh_values(
     old: torch.Tensor, leaf: str, owner: torch.nn.Module | None, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """New values for one tensor of float32, or None where it must stay as it is."""
+    """New values for one float32 tensor, or None if it must stay unchanged."""
     unit = torch.rand(old.shape, generator=generator)  # uniform in [0, 1)
     centred = unit * 2 - 1
     if leaf == "running_mean":
@@ -388,7 +388,7 @@ def _is_norm(owner: torch.nn.Module | None) -> bool:
 
 @contextmanager
 def _stage(stage: FaultStage) -> Iterator[None]:
-    """Turn whatever foreign code raises into a ReferenceFault that names the line of the problem file."""
+    """Turn any exception of a problem's code into a ReferenceFault that names the line of the problem file."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -396,9 +396,9 @@ def _stage(stage: FaultStage) -> Iterator[None]:
 
 
 def fault_of(error: BaseException, stage: FaultStage, what: str = "") -> ReferenceFault:
-    """What an exception is as a fault of the reference, with the line of its file that it passed through last.
+    """Turn an exception into a fault of the reference, with the innermost line of its file in the traceback.
 
-    ``what`` says in words what it was raised by, where the stage does not.
+    ``what`` describes the failed step in words, if the stage alone does not.
     """
     if isinstance(error, ReferenceFault):
         return error

@@ -1,6 +1,6 @@
-"""The referee: screen, build, check, time, confirm. The one room whose word counts.
+"""The referee screens, builds, checks, times and confirms candidates. Only this package decides about them.
 
-The names load on first use: workers import modules of this package and must not pay for the referee's.
+The names load on first use: workers import modules of this package and must not pay for importing the referee.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Search over kernels: elites of measured kinds on islands, places that are lost only in races, operators that pay."""
+"""Evolutionary search over kernels: islands of elites in measured cells, races for places, a bandit on operators."""
 
 from __future__ import annotations
 

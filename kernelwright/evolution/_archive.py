@@ -1,7 +1,7 @@
 """One island's elites, the best kernel of each cell: MAP-Elites over measured axes (Mouret, Clune, arXiv:1504.04909).
 
-What differs from the textbook: a place is lost only in a race, never to a lucky timing, and when the bins are cut anew
-all elites are placed again.
+Two things differ from the textbook. An elite loses its place only in a race, never to a lucky timing. When the bins
+change, all elites are placed again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Archive:
     """The elites of one island.
 
     Args:
-        axes: what cells are told apart by.
-        book: all that is known of kernels.
-        races: whether a place is lost only in a race; else the higher estimate has it.
+        axes: the axes that define the cells.
+        book: the kernels and their measurements.
+        races: whether a place is lost only in a race; else the higher estimate gets it.
     """
 
     def __init__(self, axes: Sequence[Axis], book: Book, *, races: bool = True) -> None:
@@ -32,7 +32,7 @@ class Archive:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """What cells are told apart by."""
+        """The axes that define the cells."""
         return self._grid.axes
 
     @property
@@ -55,7 +55,7 @@ class Archive:
         return self._grid.cell(self._book[sha256].descriptor)
 
     def offer(self, sha256: str) -> Admission:
-        """Put a member where it belongs, if the place is free or it has won it; ``contest`` where a race must tell."""
+        """Place a member in its cell if the cell is free or the member won it; ``contest`` if a race must decide."""
         descriptor = self._book[sha256].descriptor
         if self._grid.stretch(descriptor):
             self._place_again()
@@ -78,23 +78,23 @@ class Archive:
         return "better" if self._book[challenger].level > self._book[incumbent].level else "worse"
 
     def incumbent(self, sha256: str) -> str | None:
-        """Who has the cell of a member; None where it has it itself, or nobody has."""
+        """The elite that holds the cell of a member; None if the cell is free or the member holds it."""
         holder = self._cells.get(self.cell_of(sha256))
         return None if holder == sha256 else holder
 
     def drop(self, sha256: str) -> bool:
-        """Take out a kernel that is no member any more; whether it was an elite."""
+        """Remove a kernel that is no longer a member; returns whether it was an elite."""
         cells = [cell for cell, holder in self._cells.items() if holder == sha256]
         for cell in cells:
             del self._cells[cell]
         return bool(cells)
 
     def clear(self) -> None:
-        """Take out all; the ranges of the axes stay."""
+        """Remove all elites; the ranges of the axes stay."""
         self._cells = {}
 
     def _place_again(self) -> None:
-        """All elites into the bins as they are cut now; where two meet, the one of the higher rank stays."""
+        """Place all elites again in the current bins. If two meet in a cell, the one of the higher rank stays."""
         before, self._cells = self.elites, {}
         for member in sorted(before, key=lambda member: member.rank, reverse=True):
             self._cells.setdefault(self._grid.cell(member.descriptor), member.sha256)

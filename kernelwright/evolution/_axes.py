@@ -1,7 +1,7 @@
-"""What kernels are told apart by: numbers that were measured on them, never guessed from their text.
+"""The axes that distinguish kernels: numbers that are measured on them, never guessed from their text.
 
-Each backend has its table of axes. A kernel's place in an archive is its bin on each axis that the archive uses; bins
-span what was seen so far, and are cut anew when something lies outside.
+Each backend has its table of axes. A kernel's cell in an archive is its bin on each axis of the archive. The bins span
+the values seen so far, and they are cut again when a value lies outside.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kernelwright.errors import UsageError
 from kernelwright.records import Backend, KernelResources, Verdict
 
 Value = float | str
-Descriptor = Mapping[str, Value]  # by axis; an axis whose value is not known of a kernel is left out
+Descriptor = Mapping[str, Value]  # by axis; axes with an unknown value are left out
 Cell = tuple[int | str, ...]
 
-UNKNOWN = "?"  # the bin of kernels of which nothing is known on an axis
-_ARCHITECTURE = "sm_90"  # whose machine code is looked at where kernels are compiled for several
+UNKNOWN = "?"  # the bin of kernels whose value on an axis is unknown
+_ARCHITECTURE = "sm_90"  # read the machine code of this architecture if kernels are compiled for several
 
 
 class Axis(NamedTuple):
-    """One thing that kernels differ in.
+    """One property in which kernels differ.
 
     ``scale``: ``classes`` has a bin for each value; ``linear`` and ``log`` cut the range seen into ``bins`` equal parts
-    (of the logarithm; values of one and less are in the first one's part).
+    (of the logarithm; values below 1 count as 1).
     """
 
     name: str
@@ -35,7 +35,7 @@ class Axis(NamedTuple):
     bins: int = 3
 
     def bin(self, value: Value | None, low: float, high: float) -> int | str:
-        """The bin of a value, where the axis spans ``low`` to ``high``."""
+        """The bin of a value on an axis that spans ``low`` to ``high``."""
         if value is None:
             return UNKNOWN
         if self.scale == "classes" or isinstance(value, str):
@@ -46,7 +46,7 @@ class Axis(NamedTuple):
         return min(max(int(self.bins * (at - first) / (last - first)), 0), self.bins - 1)
 
     def position(self, value: float) -> float:
-        """Where a value lies on the axis."""
+        """The position of a value on the axis's scale."""
         return math.log(max(value, 1.0)) if self.scale == "log" else value
 
 
@@ -64,7 +64,7 @@ def _own_share(verdict: Verdict) -> Value | None:
 
 
 def _of_kernels(read: Callable[[Sequence[KernelResources]], float | None]) -> Callable[[Verdict], Value | None]:
-    """What is read off all kernels of a GPU together; None where none was compiled."""
+    """An axis value that is read from all GPU kernels of a candidate together; None if none was compiled."""
 
     def found(verdict: Verdict) -> Value | None:
         kernels = () if verdict.profile is None else verdict.profile.kernels
@@ -115,7 +115,7 @@ DEFAULT_AXES: Mapping[Backend, tuple[str, ...]] = {
 
 
 def axes_named(names: Sequence[str], backend: Backend) -> tuple[Axis, ...]:
-    """The axes of a backend by name; its default ones where none is named.
+    """The axes of a backend by name; its default axes if no names are given.
 
     Raises:
         UsageError: the backend has no such axis.
@@ -129,20 +129,20 @@ def axes_named(names: Sequence[str], backend: Backend) -> tuple[Axis, ...]:
 
 
 def describe(verdict: Verdict, axes: Sequence[Axis]) -> dict[str, Value]:
-    """A kernel's values on the axes, as far as they are known."""
+    """A kernel's known values on the axes."""
     found = ((axis.name, axis.read(verdict)) for axis in axes)
     return {name: value for name, value in found if value is not None}
 
 
 class Grid:
-    """The bins of some axes over what was seen so far."""
+    """The bins of some axes, which span the values seen so far."""
 
     def __init__(self, axes: Sequence[Axis]) -> None:
         self.axes = tuple(axes)
         self._ranges: dict[str, tuple[float, float]] = {}
 
     def stretch(self, descriptor: Descriptor) -> bool:
-        """Take a kernel's values into the ranges; whether that cut the bins anew."""
+        """Extend the ranges by a kernel's values; returns whether the bins changed."""
         cut = False
         for axis in self.axes:
             value = descriptor.get(axis.name)
@@ -155,7 +155,7 @@ class Grid:
         return cut
 
     def cell(self, descriptor: Descriptor) -> Cell:
-        """The cell of a kernel whose values were taken in."""
+        """The cell of a kernel whose values are within the ranges."""
         return tuple(
             axis.bin(descriptor.get(axis.name), *self._ranges.get(axis.name, (0.0, 0.0))) for axis in self.axes
         )

@@ -1,8 +1,8 @@
-"""Which operator, and which model, the next step takes: those that gained most for what they cost.
+"""The bandit that chooses the operator and the model of the next step by their gain for their cost.
 
-A cost-aware upper confidence bound (Auer, Cesa-Bianchi and Fischer, Machine Learning 47, 2002). An arm's worth is what
-it gained over what it cost; the bound adds what one does not know of it yet. Costs are counted in average steps: half
-by dollars, half by seconds of the referee, as far as a run pays in either.
+A cost-aware upper confidence bound (Auer, Cesa-Bianchi and Fischer, Machine Learning 47, 2002). An arm's worth is its
+gain over its cost; the bound adds its uncertainty. Costs are counted in average steps: half by dollars and half by
+seconds of the referee, or by one of them if a run has no cost in the other.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import NamedTuple
 
 _CURIOSITY = 0.5
 _WANDERING = 0.2  # share of steps that are drawn by the arms' weights alone
-_FORGETTING = 0.98  # of what was learned, with every step: what paid early need not pay late
+_FORGETTING = 0.98  # factor on earlier results with every step: an arm that paid early need not pay late
 ANY = "any"  # the operator of an arm that is a model alone
 
 
 class Arm(NamedTuple):
-    """An operator with a model; the model is empty where the run has but one."""
+    """An operator with a model; the model is empty if the run has only one."""
 
     operator: str
     model: str = ""
 
 
 class Tally(NamedTuple):
-    """What an arm did: steps, gain (log-ratio over the parent) and cost, all with the older ones counting less."""
+    """The totals of an arm: steps, gain (log-ratio over the parent) and cost. Older steps count less."""
 
     steps: float = 0.0
     gain: float = 0.0
@@ -35,15 +35,15 @@ class Tally(NamedTuple):
 
 
 class Bandit:
-    """What every arm of one problem gained and cost so far."""
+    """The gains and costs of every arm of one problem so far."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
-        """``weights``: of operators, how often each is drawn while nothing is known."""
+        """``weights``: how often each operator is drawn before anything is known."""
         self._weights = dict(weights)
         self._tallies: dict[Arm, Tally] = {}
 
     def learn(self, arm: Arm, *, gain: float, cost_usd: float, device_s: float) -> None:
-        """Take in one step: its gain, 0 where it failed or brought nothing that a race confirmed."""
+        """Record one step. Its gain is 0 if it failed or brought no gain that a race confirmed."""
         for known, tally in self._tallies.items():
             self._tallies[known] = Tally(*(_FORGETTING * number for number in tally))
         before = self._tallies.get(arm, Tally())
@@ -51,14 +51,14 @@ class Bandit:
         self._tallies[arm] = Tally(*(old + new for old, new in zip(before, step, strict=True)))
 
     def add(self, arm: Arm, *, gain: float = 0.0, device_s: float = 0.0) -> None:
-        """Take in what came later of a step that was told: what its race gained, and what that took of the referee."""
+        """Add to an earlier step: the gain of its kernel's later race, and the referee's seconds for that race."""
         known = self._tallies.get(arm, Tally())
         self._tallies[arm] = known._replace(gain=known.gain + max(gain, 0.0), device_s=known.device_s + device_s)
 
     def fail(self, arm: Arm, *, cost_usd: float) -> None:
-        """Take in a step that gave nothing to judge: it gained nothing, and costs no less than a step does on average.
+        """Record a step that gave nothing to judge. It gains nothing and costs at least as much as an average step.
 
-        Else an arm that fails for nothing would be as good as one that was never tried.
+        Otherwise an arm that fails at no cost would look as good as one that was never tried.
         """
         whole = self._everything()
         average_usd, average_s = (
@@ -71,11 +71,11 @@ class Bandit:
 
     @property
     def state(self) -> Mapping[Arm, Tally]:
-        """What it knows of each arm that was tried."""
+        """The totals of each arm that was tried."""
         return self._tallies
 
     def choose(self, arms: Sequence[Arm], rng: random.Random) -> Arm:
-        """The arm of the highest bound among those that are open now; now and then any, by their weights."""
+        """The arm of the highest bound among ``arms``. In 20% of the calls, an arm drawn by its weight."""
         weights = [self._weights.get(arm.operator, 0.0) for arm in arms]
         if not any(weights):
             weights = [1.0] * len(arms)
@@ -89,14 +89,14 @@ class Bandit:
         everything = self._everything()
         tally = self._tallies.get(arm, Tally())
         average = everything.gain / everything.steps
-        # as if it had been tried once before with the gain of all arms together, and more surely so by its weight
+        # prior: as if the arm had been tried ``weight`` times with the average gain of all arms
         worth = (tally.gain + weight * average) / (self._cost(tally, everything) + 1.0)
         scale = max(average, 1e-3)
         doubt = math.sqrt(math.log(1.0 + everything.steps) / (1.0 + tally.steps))
         return worth / scale + _CURIOSITY * weight * doubt
 
     def _cost(self, tally: Tally, everything: Tally) -> float:
-        """Its cost in average steps."""
+        """The cost of an arm in average steps."""
         parts = [
             own * everything.steps / total
             for own, total in ((tally.cost_usd, everything.cost_usd), (tally.device_s, everything.device_s))

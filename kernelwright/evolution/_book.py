@@ -1,8 +1,8 @@
-"""Every kernel of a problem that passed, with all that was ever measured of it, and who beats whom.
+"""Every kernel of a problem that passed, with all of its measurements and the outcomes of its races.
 
-Speed-ups are kept as logarithms over one baseline. A kernel's standing rests on all of its measurements, those beside
-its challengers included: an elite is measured again whenever somebody wants its place, so that a lucky first timing
-does not stand for long.
+Speedups are kept as logarithms over one baseline. A kernel's standing rests on all of its measurements, including those
+beside its challengers. An elite is measured again whenever a kernel challenges it, so a lucky first timing does not
+last.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Comparison = Literal["better", "worse", "unknown"]
 
 _TO_DEVIATIONS = 1 / (2 * 1.96)  # half of a 95% interval's length is 1.96 deviations
 SIMPLIFY = "simplify"
-AS_FAST = 0.99  # at least so much of the speed of what it was made from, surely, has a kernel that wins by less code
-PROCESS_DEVIATION = 0.01  # between processes, which no interval of one process sees; as measured on two cores
+AS_FAST = 0.99  # a kernel that wins by less code surely has at least this share of its parent's speed
+PROCESS_DEVIATION = 0.01  # between processes, which the interval of one process misses; measured on two cores
 
 
 class Measure(NamedTuple):
@@ -33,13 +33,13 @@ class Measure(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """Standard deviation, with what differs from process to process."""
+        """Standard deviation, including the variation between processes."""
         within = (self.high - self.low) * _TO_DEVIATIONS
         return math.hypot(within if math.isfinite(within) else 1.0, PROCESS_DEVIATION)
 
     @property
     def ratio(self) -> Interval:
-        """The same as a ratio of times."""
+        """The measurement as a ratio of times."""
         return Interval(median=math.exp(self.value), low=math.exp(self.low), high=math.exp(self.high))
 
     @classmethod
@@ -49,14 +49,14 @@ class Measure(NamedTuple):
         return cls(math.log(max(speedup.median, 1e-9)), math.log(low), math.log(high))
 
     def minus(self, other: Measure) -> Measure:
-        """The measure of what was timed beside this one, from how much faster this one was."""
+        """The difference of two measurements: a speedup minus a ratio to a rival is the rival's speedup."""
         spread = math.hypot(self.high - self.low, other.high - other.low) / 2
         value = self.value - other.value
         return Measure(value, value - spread, value + spread)
 
 
 def pooled(measures: tuple[Measure, ...]) -> Measure:
-    """Several measurements of one kernel as one, weighted by their precision; they are taken as independent."""
+    """Combine several measurements of one kernel, weighted by precision. They are assumed to be independent."""
     weights = [1.0 / measure.deviation**2 for measure in measures]
     value = sum(w * measure.value for w, measure in zip(weights, measures, strict=True)) / sum(weights)
     reach = 1.96 / math.sqrt(sum(weights))
@@ -69,7 +69,7 @@ class Member:
     Attributes:
         attempt: its first evaluation.
         descriptor: its values on all axes of its backend.
-        measures: all measurements of its speedup; none where nothing was timed.
+        measures: all measurements of its speedup; empty if it was not timed.
     """
 
     def __init__(self, attempt: Attempt, descriptor: Mapping[str, Value]) -> None:
@@ -89,27 +89,27 @@ class Member:
 
     @property
     def standing(self) -> Measure | None:
-        """Its speedup by all measurements; None where nothing was timed."""
+        """Its speedup by all measurements; None if it was not timed."""
         return pooled(self.measures) if self.measures else None
 
     @property
     def rank(self) -> tuple[float, tuple[float, ...]]:
-        """What orders members, the larger the better: the lower bound, or what the compiler says of the untimed."""
+        """The key that orders members, larger is better: the lower bound, or the compiler's score if untimed."""
         standing = self.standing
         return (standing.low, ()) if standing is not None else (-math.inf, self.attempt.static_score)
 
     @property
     def level(self) -> tuple[float, tuple[float, ...]]:
-        """The same by the estimate instead of its bound."""
+        """Like :attr:`rank`, but by the estimate instead of its lower bound."""
         standing = self.standing
         return (standing.value, ()) if standing is not None else (-math.inf, self.attempt.static_score)
 
 
 class Book:
-    """The members of one problem, fed evaluation by evaluation."""
+    """The members of one problem, updated by each evaluation."""
 
     def __init__(self, baseline: str, axes: Mapping[Backend, tuple[Axis, ...]]) -> None:
-        """``axes``: all those of a backend, by the backend."""
+        """``axes``: all axes of each backend."""
         self._baseline = baseline
         self._axes = axes
         self._members: dict[str, Member] = {}
@@ -123,11 +123,11 @@ class Book:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All of them, in the order in which they came."""
+        """All members, in the order in which they came."""
         return tuple(self._members.values())
 
     def take(self, attempt: Attempt) -> bool:
-        """Enter an evaluation; whether its kernel is a member afterwards. One that fails now is none any more."""
+        """Record an evaluation; returns whether its kernel is a member now. A member that fails is removed."""
         sha256, verdict = attempt.candidate.sha256, attempt.verdict
         for rival in attempt.rivals:
             self._races[sha256, rival] = self._outcome(attempt, rival)
@@ -146,7 +146,7 @@ class Book:
         return "better" if found.faster or (found.low >= AS_FAST and self._is_simpler(attempt, rival)) else "worse"
 
     def _is_simpler(self, attempt: Attempt, rival: str) -> bool:
-        """Whether a kernel was asked for to do what its rival does with less code, and has less."""
+        """Whether a kernel was requested as a simplification of its rival and has less code."""
         asked = attempt.action.get("assignment") or {}
         if asked.get("mode") != SIMPLIFY or rival not in attempt.candidate.parents or rival not in self._members:
             return False
@@ -166,28 +166,28 @@ class Book:
         member = self._members[sha256]
         before = member.standing
         regressed = before is not None and measure.high < before.low
-        # What it was once is no comfort where it is slower now: the machine, or its luck, has changed.
+        # If a kernel is surely slower now, the machine or its luck has changed, so earlier measurements are dropped.
         member.measures = (measure,) if regressed else (*member.measures, measure)
 
     def compare(self, challenger: str, incumbent: str) -> Comparison:
-        """Whether a kernel may take another one's place.
+        """Whether a kernel may take another kernel's place.
 
-        Only a race of the two makes it "better": that it is faster, or, where it was asked for as a simplification of
-        the other one, as fast with less code. It is "worse" where it lost the race, and, without one, where its
-        measurements so far are not above the other's: there is nothing to race for.
+        Between timed kernels only a race gives "better": the challenger is faster, or it was requested as a
+        simplification and is as fast with less code. It is "worse" if it lost the race, or if there was no race and its
+        measurements are not above the incumbent's, so a race is not worthwhile.
         """
         raced = self._races.get((challenger, incumbent))
         if raced is not None:
             return raced
         ours, theirs = self._members[challenger], self._members[incumbent]
-        if ours.standing is None or theirs.standing is None:  # what the compiler says has no noise
+        if ours.standing is None or theirs.standing is None:  # the compiler's score has no noise
             return "better" if ours.rank > theirs.rank else "worse"
         return "unknown" if ours.level > theirs.level else "worse"
 
     def gain(self, attempt: Attempt, over: str) -> float | None:
-        """The measured log-ratio of ``over``'s time to an attempt's: of a race, where there was one.
+        """The measured log-ratio of ``over``'s time to an attempt's, from their race if there was one.
 
-        None where one of them was not timed.
+        None if one of them was not timed.
         """
         timing = attempt.verdict.timing
         if timing is not None and over in timing.rivals:

@@ -1,8 +1,8 @@
-"""What a kernel will probably be worth, learned from those that were timed: gradient-boosted trees over what is known.
+"""The learned cost model: gradient-boosted trees that predict a kernel's speed from timed kernels.
 
-Before a kernel is built its choices and its problem are known; afterwards figures of its machine code as well. What is
-learned is the logarithm of a kernel's speedup over the median of its problem's kernels, so that problems compare. A
-model is only used where it was shown, on problems that it had not seen, to order kernels better than chance does.
+Before a build, the features are a kernel's choices and its problem; after it, also figures of its machine code. The
+target is the logarithm of a kernel's speedup over the median of its problem's kernels, so that problems compare. A
+model is used only if it orders kernels of held-out problems better than chance.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     FloatArray = NDArray[np.float64]
 
 Features = Mapping[str, float]
-Known = Literal["before", "after"]  # the build
+Known = Literal["before", "after"]  # the features known before or after the build
 
 LEAST_KERNELS = 40
 LEAST_PROBLEMS = 5
-_LEAST_OF_A_PROBLEM = 4  # kernels whose order says something
+_LEAST_OF_A_PROBLEM = 4  # kernels of a problem below which their order says nothing
 _FOLDS = 5
 _STATIC = "static:"
-_CODE_METRICS = ("code_bytes", "vector_bits", "stack_accesses", "kernel_calls")  # no time is in any of them
+_CODE_METRICS = ("code_bytes", "vector_bits", "stack_accesses", "kernel_calls")  # none depends on a time
 _DEVICE_CLASSES: Mapping[str, DeviceClass] = {"cpp": "cpu"}
-# What sort of constant a knob is, by the first word that its name holds.
+# The kind of constant that a knob is, by the first word that its name contains.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("vector", ("lane", "vec", "width", "bits", "simd")),
     ("unroll", ("unroll", "chain", "accumul", "together")),
@@ -43,7 +43,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class Example(NamedTuple):
-    """A kernel that was timed: its problem, what was known of it, and the logarithm of its speedup."""
+    """A timed kernel: its problem, its features, and the logarithm of its speedup."""
 
     problem: str
     features: Features
@@ -51,10 +51,10 @@ class Example(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What examples taught. ``model`` is None where it is not to be used, and ``reason`` says why.
+    """The result of learning. ``model`` is None if it must not be used, and ``reason`` then says why.
 
-    ``rank_correlation``: Spearman's between forecast and truth within a problem that was held out, on average over
-    problems, with its 95% interval; None where there were too few to say.
+    ``rank_correlation``: Spearman's between prediction and truth within a held-out problem, averaged over problems,
+    with its 95% interval; None if there were too few examples.
     """
 
     model: CostModel | None
@@ -67,11 +67,11 @@ class Learned(NamedTuple):
 def features_of(
     problem: Problem, candidate: Candidate, action: Mapping[str, Any], metrics: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """What is known of a kernel without its time.
+    """The features of a kernel, without its time.
 
     Args:
-        action: what was asked for and done, where the offline Coder's schedule stands.
-        metrics: figures of its machine code, where it was built; see :func:`static_metrics`.
+        action: what was requested and done; it holds the offline Coder's schedule.
+        metrics: figures of its machine code if it was built; see :func:`static_metrics`.
     """
     found = _problem_features(problem, candidate) | {f"backend={candidate.backend}": 1.0}
     choices = {**(action.get("schedule") or {}), **inline.knob_settings(candidate.source, candidate.knobs)}
@@ -89,7 +89,7 @@ def features_of(
 
 
 def static_metrics(profile: Profile | None) -> dict[str, float]:
-    """What a profile says of a kernel's resources; nothing that follows from its time."""
+    """A kernel's resources from its profile, without anything that follows from its time."""
     if profile is None:
         return {}
     found = {name: profile.metrics[name] for name in _CODE_METRICS if name in profile.metrics}
@@ -105,10 +105,10 @@ def static_metrics(profile: Profile | None) -> dict[str, float]:
 
 
 def learn(examples: Sequence[Example], known: Known = "before") -> Learned:
-    """Learn from examples, and see on held-out problems whether that is worth anything.
+    """Train a model on examples and test it on held-out problems.
 
     Args:
-        known: whether figures of machine code count among what is known.
+        known: "after" to use figures of machine code as features as well.
     """
     by_problem: dict[str, list[Example]] = {}
     for example in examples:
@@ -125,11 +125,11 @@ def learn(examples: Sequence[Example], known: Known = "before") -> Learned:
 
 
 class CostModel:
-    """Trees that were grown on examples.
+    """Gradient-boosted trees trained on examples.
 
     Args:
         examples: timed kernels of several problems.
-        known: whether figures of machine code count among what is known.
+        known: "after" to use figures of machine code as features as well.
     """
 
     def __init__(self, examples: Sequence[Example], known: Known) -> None:
@@ -147,7 +147,7 @@ class CostModel:
         self._trees.fit(self._table([example.features for example in examples]), _targets(examples))
 
     def predict(self, kernels: Sequence[Features]) -> list[float]:
-        """The logarithm of each kernel's expected speed over that of others of its problem."""
+        """The logarithm of each kernel's expected speed over the median kernel of its problem."""
         return [float(value) for value in self._trees.predict(self._table(kernels))] if kernels else []
 
     def _table(self, kernels: Sequence[Features]) -> FloatArray:
@@ -163,7 +163,7 @@ class CostModel:
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's: of the ranks, ties sharing theirs; 0 where one of them has no order."""
+    """Spearman's rank correlation, with shared ranks for ties; 0 if all values of one side are equal."""
     import numpy as np
 
     ranks = [_ranks(values) for values in (a, b)]
@@ -180,7 +180,7 @@ def _ranks(values: Sequence[float]) -> FloatArray:
 
 
 def _held_out(examples: Sequence[Example], known: Known) -> Interval | None:
-    """The rank correlation within problems that a model was not grown on, with its interval over problems."""
+    """The rank correlation within held-out problems, with its interval over problems."""
     from statistics import mean
 
     from sklearn.model_selection import GroupKFold
@@ -219,7 +219,7 @@ def _kind(name: str) -> str:
 
 
 def _problem_features(problem: Problem, candidate: Candidate) -> dict[str, float]:
-    """Sizes of the timed variant, what category it is of, and how many operations its text has."""
+    """Features of a problem: sizes of the timed variant, its category, and the number of operations in its text."""
     device_class = _DEVICE_CLASSES.get(candidate.backend, "gpu")
     variant = problem.meta.variants_for(device_class)[0]
     sizes = [math.log2(value) for value in variant.values() if not isinstance(value, bool | str) and value > 0]
@@ -230,7 +230,7 @@ def _problem_features(problem: Problem, candidate: Candidate) -> dict[str, float
 
 
 def _operations(source: str) -> int:
-    """Calls and arithmetic of a reference's forward."""
+    """The number of calls and arithmetic operations in a reference's forward."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

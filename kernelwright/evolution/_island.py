@@ -1,4 +1,4 @@
-"""One population: its archive, who has how many children, and how long ago anything was found."""
+"""One population: its archive, the number of children of each kernel, and the steps since the last find."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Island:
     """A population of one problem's kernels.
 
     Attributes:
-        plan: how it is set up.
-        backend: what its kernels are written in.
+        plan: its settings.
+        backend: the language of its kernels.
         archive: its elites.
         restarts: how often it began anew.
     """
 
     def __init__(self, plan: IslandPlan, backend: Backend, book: Book, *, races: bool) -> None:
-        """``backend``: the run's, for an island that names none."""
+        """``backend``: the run's backend, used if the plan names none."""
         self.plan = plan
         self.backend: Backend = plan.backend or backend
         self.archive = Archive(axes_named(plan.axes, self.backend), book, races=races)
@@ -43,7 +43,7 @@ class Island:
         self._founded = 0
 
     def tell(self, attempt: Attempt, admission: Admission | None) -> None:
-        """Take in a candidate of this island, and how its archive received it; None where it failed."""
+        """Record a candidate of this island and its admission to the archive; None if the candidate failed."""
         self._attempts.append(attempt)
         self._founded += not attempt.candidate.parents
         self._children.update(attempt.candidate.parents)
@@ -53,36 +53,36 @@ class Island:
             self.found_nothing()
 
     def found_nothing(self) -> None:
-        """A step of this island brought nothing new."""
+        """Record a step of this island that brought nothing new."""
         self._since_find += 1
 
     def found(self, attempt: Attempt) -> None:
-        """A candidate got a place in the archive."""
+        """Record that a candidate got a place in the archive."""
         self._finds.update(attempt.candidate.parents)
         self._since_find = 0
 
     def tried(self, sha256: str) -> bool:
-        """Whether a candidate was told of this island since it last began anew."""
+        """Whether a candidate of this island was recorded since its last restart."""
         return any(attempt.candidate.sha256 == sha256 for attempt in self._attempts)
 
     @property
     def wants_founders(self) -> bool:
-        """Whether it is still to begin some kernels from nothing."""
+        """Whether the island still needs kernels from nothing."""
         return self._founded < self.plan.founders
 
     @property
     def steps_without_find(self) -> int:
-        """Its candidates since one last got a place."""
+        """The number of steps since a candidate last got a place."""
         return self._since_find
 
     def restart(self) -> None:
-        """Begin anew, with an empty archive and founders to come."""
+        """Begin anew with an empty archive and new founders."""
         self.archive.clear()
         self._attempts, self._since_find, self._founded = [], 0, 0
         self.restarts += 1
 
     def parent(self, rng: random.Random, *, but: Sequence[str] = ()) -> Member | None:
-        """A kernel to go on from, as the island selects; None where there is none besides ``but``."""
+        """A parent, chosen by the island's selection; None if there are no elites except those in ``but``."""
         elites = [member for member in self.archive.elites if member.sha256 not in but]
         if not elites:
             return None
@@ -99,10 +99,10 @@ class Island:
         return self._book[self._select(choices, rng).sha256]
 
     def to_repair(self, most: int) -> Attempt | None:
-        """The failed candidate to repair: the last one of the latest round, unless that was tried often enough.
+        """The failed candidate to repair: the last one of the latest round, unless it was given up.
 
-        Where nothing has passed yet, the one that got furthest of all that were not given up. A setting of knobs is not
-        repaired: another one is tried.
+        A candidate is given up after ``most`` repairs. If the archive is empty, the candidate that got furthest is
+        repaired. Settings of knobs are not repaired; another setting is tried instead.
         """
         failed = [a for a in self._attempts if not (a.verdict.passed or _set_by_search(a))]
         failed = [a for a in failed if self._repairs_before(a) < most]
@@ -115,7 +115,7 @@ class Island:
         return max(failed, key=lambda a: (_FURTHEST.index(a.verdict.stage), -self._children[a.candidate.sha256]))
 
     def _repairs_before(self, attempt: Attempt) -> int:
-        """How many repairs led here and how many began here."""
+        """The number of repairs that led to an attempt, plus its children."""
         by_hash = {known.candidate.sha256: known for known in self._attempts}
         count, at = self._children[attempt.candidate.sha256], attempt
         while at.candidate.operator == "repair" and at.candidate.parents and at.candidate.parents[0] in by_hash:
@@ -124,6 +124,6 @@ class Island:
 
 
 def _set_by_search(attempt: Attempt) -> bool:
-    """Whether the search chose a known kernel's knobs, and nobody wrote anything."""
+    """Whether the attempt is a known kernel with knobs that the search chose, without a Coder."""
     asked = attempt.action.get("assignment") or {}
     return bool(asked.get("knobs"))

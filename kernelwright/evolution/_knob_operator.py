@@ -1,6 +1,6 @@
-"""The operator that sets declared knobs: the next setting of a parent's text, by all that its settings were worth.
+"""The operator that sets declared knobs: the next setting for a parent's text, by the worth of earlier settings.
 
-No model is asked. What a text's knobs were tried at is what a run's rows say, whoever wrote them.
+No model is asked. The settings tried for a text come from the run's rows, whatever wrote the kernels.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from kernelwright.inline import declared_knobs, knob_settings
 from kernelwright.records import Candidate, KnobValue, sha256_text
 
 Ranks = Callable[[Candidate], Rank | None]
-Score = tuple[float, ...]  # what the compiler says, the larger the better
-_STEP = 0.05  # between kernels that nobody timed, from one place among them to the next: a log-ratio for the search
-_WALKED = 16  # settings of a space that is walked through, the near ones first
+Score = tuple[float, ...]  # the compiler's score, larger is better
+_STEP = 0.05  # log-ratio that the search assumes between neighbours in the order of untimed kernels
+_WALKED = 16  # a space of at most this many settings is walked through, the near ones first
 
 
 class _Worth(NamedTuple):
-    """What a setting came to: the log of its speedup, and its place among what passed untimed; None where it failed."""
+    """The worth of a setting: the log of its speedup, and its score if it passed untimed. None if it failed."""
 
     value: float | None
     score: Score | None
 
 
 class KnobOperator:
-    """Says which setting of a kernel's knobs to try next.
+    """Chooses the next setting of a kernel's knobs to try.
 
     Args:
-        seed: what draws follow from, besides what is told.
-        baseline: whose speedup counts.
-        ranks: what says of a kernel's settings what they are expected to be worth; None where nothing does.
+        seed: random seed of the draws.
+        baseline: the baseline of the speedups that count.
+        ranks: returns a function that predicts the worth of a kernel's settings, or None.
     """
 
     def __init__(self, seed: str, baseline: str, ranks: Ranks = lambda candidate: None) -> None:
@@ -46,7 +46,7 @@ class KnobOperator:
         self._worth: dict[str, _Worth] = {}
 
     def tell(self, attempt: Attempt) -> None:
-        """Take in a candidate's first evaluation."""
+        """Record a candidate's first evaluation."""
         candidate, verdict = attempt.candidate, attempt.verdict
         speedup = verdict.speedup(self._baseline) if verdict.passed else None
         value = None if speedup is None else math.log(max(speedup.median, 1e-9))
@@ -56,7 +56,7 @@ class KnobOperator:
             self._note(candidate.source, knob_settings(candidate.source, candidate.knobs), worth)
 
     def tell_duplicate(self, duplicate: Duplicate) -> None:
-        """Take in that a setting that was asked for gave a kernel that is known."""
+        """Record that a requested setting gave a known kernel."""
         asked = duplicate.action.get("assignment") or {}
         parents = asked.get("parents") or [""]
         source = self._sources.get(parents[0])
@@ -69,15 +69,15 @@ class KnobOperator:
         self._tried.setdefault(source, {})[key_of(whole)] = whole, worth
 
     def applies(self, candidate: Candidate) -> bool:
-        """Whether a kernel has knobs with a setting that was not tried."""
+        """Whether a kernel has knobs with an untried setting."""
         if not declared_knobs(candidate.source):
             return False
         return self._search(candidate).left > 0
 
     def setting(self, candidate: Candidate, sample: int = 0, count: int = 1) -> dict[str, KnobValue]:
-        """The next setting to try of a kernel to which it applies; another one for each ``sample`` below ``count``.
+        """The next setting to try for a kernel to which the operator applies; each ``sample`` gets another setting.
 
-        The last one comes again where fewer are left than are asked for, and the default where that was not told yet.
+        If fewer than ``count`` settings are left, the last one repeats. An untried default comes first, alone.
         """
         settings = self._search(candidate, count).ask()
         return settings[min(sample, len(settings) - 1)]
@@ -98,7 +98,7 @@ class KnobOperator:
 
 
 def _valued(tried: Iterable[tuple[Setting, _Worth]]) -> list[tuple[Setting, float | None]]:
-    """Each setting with what it is worth; where nothing was timed, by its place among the compiler's scores."""
+    """Each setting with its worth. If nothing was timed, the worth is its place in the order of compiler scores."""
     told = list(tried)
     if any(worth.value is not None for _, worth in told):
         return [(setting, worth.value) for setting, worth in told]

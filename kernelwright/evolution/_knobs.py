@@ -1,7 +1,7 @@
-"""The search over the declared knobs of one candidate: which setting is tried next, by what earlier ones were worth.
+"""The search over the declared knobs of one candidate: it chooses the next settings by the worth of earlier ones.
 
-It says what to try and is told what came of it, and never runs anything. The same tellings, in their order, with the
-same seed give the same answers; nothing is kept on disk.
+It proposes settings and is told their worth, and never runs anything. The same results in the same order with the same
+seed give the same proposals. Nothing is kept on disk.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 Setting = Mapping[str, KnobValue]
 Sampler = Literal["tpe", "cma-es", "random"]
-Rank = Callable[[Sequence[Setting]], Sequence[float]]  # what settings are expected to be worth, the larger the better
+Rank = Callable[[Sequence[Setting]], Sequence[float]]  # the expected worth of settings, larger is better
 
 SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
-BATCH = 4  # settings that are proposed, and built, together
-_DRAWS = 32  # proposals that are asked for, for each setting that is wanted: samplers repeat themselves
-_PROPOSED = 4  # proposals for each setting that is wanted, where something ranks them
-_STARTUP = 2 * BATCH + 1  # settings that TPE wants to know before it models anything
-_FAILURE = 0.5  # how much worse than the worst a setting counts that failed, as a log-ratio
-_FEW = 4096  # settings of a space that is listed to draw from what is left of it
+BATCH = 4  # settings that are proposed and built together
+_DRAWS = 32  # draws from the sampler for each wanted setting, since samplers repeat themselves
+_PROPOSED = 4  # proposals for each wanted setting if there is a ranking
+_STARTUP = 2 * BATCH + 1  # settings that TPE needs before it models anything
+_FAILURE = 0.5  # log-ratio by which a failed setting counts as worse than the worst
+_FEW = 4096  # a space of at most this many settings is listed, to draw from the untried ones
 
 
 class Knob(NamedTuple):
-    """One constant with the values that it may have. Numbers are ordered, and stand in their order."""
+    """One constant with its possible values. Numbers are ordered and sorted."""
 
     name: str
     values: tuple[KnobValue, ...]
@@ -49,7 +49,7 @@ class KnobSpace:
 
     Args:
         declared: the values of each knob.
-        default: the setting that is there without a search. What it says of a knob counts among that knob's values.
+        default: the setting without a search. Its values count among the possible values of the knobs.
     """
 
     def __init__(self, declared: Mapping[str, Sequence[KnobValue]], default: Setting) -> None:
@@ -58,24 +58,24 @@ class KnobSpace:
 
     @classmethod
     def of(cls, source: str, knobs: Setting) -> KnobSpace:
-        """The space of a candidate's text, whose default is what ``knobs`` and the text say."""
+        """The space of a candidate's text. Its default is given by ``knobs`` and the text."""
         return cls(inline.declared_knobs(source), inline.knob_settings(source, knobs))
 
     @property
     def free(self) -> tuple[Knob, ...]:
-        """The knobs that have a choice."""
+        """The knobs with more than one value."""
         return tuple(knob for knob in self.knobs if len(knob.values) > 1)
 
     @property
     def size(self) -> int:
-        """How many settings there are."""
+        """The number of settings."""
         return math.prod(len(knob.values) for knob in self.knobs)
 
     def __contains__(self, setting: Setting) -> bool:
         return all(knob.name in setting and _is_among(setting[knob.name], knob.values) for knob in self.knobs)
 
     def settings(self, near: Setting | None = None) -> Iterator[dict[str, KnobValue]]:
-        """Every setting, those near one (or the default) first: fewest knobs changed, then by the least steps."""
+        """Every setting, ordered by distance from ``near`` or the default: fewest changed knobs, then fewest steps."""
         middle = self.default if near is None else near
         here = [_position(knob.values, middle[knob.name]) for knob in self.knobs]
 
@@ -87,7 +87,7 @@ class KnobSpace:
             yield {knob.name: knob.values[place] for knob, place in zip(self.knobs, places, strict=True)}
 
     def neighbours(self, setting: Setting) -> list[dict[str, KnobValue]]:
-        """The settings that differ from one in a single knob, those of the least steps first."""
+        """The settings that differ from ``setting`` in a single knob, those with the fewest steps first."""
         found = []
         for place, knob in enumerate(self.knobs):
             here = _position(knob.values, setting[knob.name])
@@ -100,17 +100,17 @@ class KnobSpace:
         return [changed for *_, changed in sorted(found, key=lambda entry: entry[:3])]
 
     def drawn(self, rng: random.Random) -> dict[str, KnobValue]:
-        """A setting at random."""
+        """A random setting."""
         return {knob.name: rng.choice(knob.values) for knob in self.knobs}
 
 
 def key_of(setting: Setting) -> str:
-    """What tells settings apart; True is not 1 here."""
+    """A key that distinguishes settings; True and 1 have different keys."""
     return json.dumps(dict(setting), sort_keys=True)
 
 
 def require_sampler(sampler: Sampler, space: KnobSpace) -> None:
-    """UsageError where a sampler cannot search a space."""
+    """Raise UsageError if a sampler cannot search a space."""
     unordered = [knob.name for knob in space.free if not knob.ordered]
     if sampler == "cma-es" and (unordered or len(space.free) < 2):
         why = f"{', '.join(unordered)} has no order" if unordered else "one knob alone has no directions"
@@ -120,20 +120,19 @@ def require_sampler(sampler: Sampler, space: KnobSpace) -> None:
 
 
 class KnobSearch:
-    """Says which settings to try, a few at once, and is told what each was worth.
+    """Proposes settings, a few at once, and is told the worth of each.
 
-    Small spaces are walked through, always near the best setting that is known. In others TPE, which has to draw at
-    random until it knows something, is given the neighbours of the best one for that long; then a sampler proposes.
-    Where something ranks settings before they are built, the best of several proposals are taken, and a walk goes in
-    that order.
+    Small spaces are walked through, always near the best known setting. In other spaces a sampler proposes settings.
+    TPE would draw at random until it has some results, so until then the neighbours of the best setting are proposed.
+    If there is a ranking, the best of several proposals are taken, and a walk goes in the order of the ranking.
 
     Args:
-        space: what there is to try.
-        sampler: of Optuna: ``tpe``, ``cma-es`` or ``random``.
-        seed: what all draws follow from, besides what is told.
-        most: settings that may be judged, the default among them.
-        batch: settings that are proposed together.
-        rank: what settings are expected to be worth.
+        space: the settings to search.
+        sampler: Optuna's sampler: ``tpe``, ``cma-es`` or ``random``.
+        seed: random seed of all draws.
+        most: most settings that may be judged, including the default.
+        batch: number of settings that are proposed together.
+        rank: predicts the worth of settings.
 
     Raises:
         UsageError: the sampler cannot search this space.
@@ -160,20 +159,20 @@ class KnobSearch:
         self._told: dict[str, float | None] = {}
         self._judged = 0
         self._pending: dict[str, dict[str, KnobValue]] = {}
-        self._trials: dict[str, Trial] = {}  # of the sampler, for what is pending
-        self._earlier: list[tuple[Setting, float | None]] = []  # told before the sampler was made
+        self._trials: dict[str, Trial] = {}  # the sampler's trials for pending settings
+        self._earlier: list[tuple[Setting, float | None]] = []  # results from before the sampler was made
         self._study: Study | None = None
         self._walk: list[dict[str, KnobValue]] | None = None
 
     @property
     def left(self) -> int:
-        """Settings that nothing is known of yet."""
+        """The number of settings without a result."""
         return self.space.size - len(self._told)
 
     def ask(self) -> tuple[dict[str, KnobValue], ...]:
-        """The settings to try next: the same until one of them is told, and nothing where all is done.
+        """The settings to try next: the same ones until the result of one is told; empty if the search is done.
 
-        The first one is the default, alone: what others are held against.
+        The first proposal is the default alone, since other settings are compared with it.
         """
         if not self._pending:
             room = self.left if self._most is None else min(self._most - self._judged, self.left)
@@ -183,11 +182,11 @@ class KnobSearch:
         return tuple(self._pending.values())
 
     def tell(self, setting: Setting, value: float | None, *, judged: bool = True) -> None:
-        """Take in what a setting is worth, whoever asked for it.
+        """Record the worth of a setting, even if this search did not propose it.
 
         Args:
-            value: the logarithm of its speed over anything that is the same for all; None where it failed.
-            judged: whether that took a judgement, which counts among ``most``.
+            value: the logarithm of its speed over a reference that is the same for all settings; None if it failed.
+            judged: whether it took a judgement, which counts towards ``most``.
         """
         key = key_of(setting)
         self._pending.pop(key, None)
@@ -212,7 +211,7 @@ class KnobSearch:
 
     @property
     def _best(self) -> Setting:
-        """The best setting that is known, the first one of equals; the default where none passed."""
+        """The best known setting, the first one of equals; the default if none passed."""
         passed = {key: value for key, value in self._told.items() if value is not None}
         if not passed:
             return self.space.default
@@ -220,7 +219,7 @@ class KnobSearch:
         return best
 
     def _walked(self) -> Sequence[dict[str, KnobValue]]:
-        """All settings, in the order in which they are tried."""
+        """All settings, in the order of a walk."""
         if self._rank is None:
             return list(self.space.settings(self._best))
         if self._walk is None:
@@ -230,7 +229,7 @@ class KnobSearch:
         return self._walk
 
     def _proposed(self, count: int) -> list[dict[str, KnobValue]]:
-        """What the sampler proposes and nobody has tried; at random, where it only repeats itself."""
+        """Untried settings from the sampler; random ones if the sampler only repeats itself."""
         wanted = min(count * (1 if self._rank is None else _PROPOSED), self.left)
         found: dict[str, dict[str, KnobValue]] = {}
         knows_little = self._sampler == "tpe" and len(self._told) < _STARTUP
@@ -250,7 +249,7 @@ class KnobSearch:
         return chosen[:count]
 
     def _sampled(self, draws: int) -> Iterator[dict[str, KnobValue]]:
-        """What the sampler says, which is told at once where that is known."""
+        """Draws of the sampler. If a drawn setting has a result already, the sampler is told at once."""
         with _quiet_optuna():
             study = self._study = self._study or self._made()
         for _ in range(draws):
@@ -279,7 +278,7 @@ class KnobSearch:
                 yield setting
 
     def _worth(self, value: float | None) -> float:
-        """A value as the sampler has it: what failed is worse than all that did not."""
+        """The value for the sampler: a failed setting counts as worse than all that passed."""
         if value is not None:
             return value
         return min((known for known in self._told.values() if known is not None), default=0.0) - _FAILURE
@@ -327,7 +326,7 @@ class KnobSearch:
 
 
 class _quiet_optuna:
-    """Keeps Optuna's own log lines off standard error meanwhile."""
+    """Context manager that keeps Optuna's log lines off standard error."""
 
     def __enter__(self) -> None:
         from optuna import logging

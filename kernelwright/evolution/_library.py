@@ -1,7 +1,6 @@
-"""The library of measured moves: changes of kernels, where they were measured, what they gained, how often they failed.
+"""The library of measured moves: changes of kernels, where they were measured, their gains and their failures.
 
-It is computed from a store's evaluations whenever it is wanted, and kept nowhere: there is no second truth that could
-disagree with the verdicts.
+It is computed from a store's evaluations on demand and kept nowhere, so it can never disagree with the verdicts.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from kernelwright.records import Backend, DeviceClass, Interval, KnobValue, Reco
 if TYPE_CHECKING:
     from kernelwright.store import TriedKernel
 
-LEAST_CLOSENESS = 0.1  # of a problem where a move was measured, below which it is no guide
-_WORDS_KEPT = 300  # characters of what a model said of its change
+LEAST_CLOSENESS = 0.1  # of problems; a move from a less similar problem is no guide
+_WORDS_KEPT = 300  # characters of a model's description of its change
 _NO_FAILURE = frozenset({Status.PASSED, Status.UNCHECKED, Status.INVALID_REFERENCE})
 
 
 class MovePlace(Record):
-    """Where a move was measured: on a problem, from kernels with one limit, on one kind of device.
+    """The results of a move on one problem, from kernels with one bound, on one device.
 
     Attributes:
-        operators: of the problem's reference, and how often each is written in it.
-        bound: what limited the kernel that was changed.
-        gain: how many times as fast the changed kernel is, by everything that was measured; None where none passed.
-        times: pairs of kernels that were told apart by a clock. ``failures``: pairs whose change broke the kernel, or
-            made it slower for sure.
-        kernels: hashes of the pair that gained most, before and after; of one that failed where none passed.
+        operators: operators of the problem's reference, with the number of occurrences of each.
+        bound: what limited the kernel before the change.
+        gain: speed of the changed kernel over the kernel before, by all measurements; None if no pair passed.
+        times: number of pairs of kernels that were timed. ``failures``: number of pairs whose change broke the kernel
+            or surely made it slower.
+        kernels: hashes before and after the change, of the pair with the largest gain; of a failed pair if none passed.
     """
 
     problem: str
@@ -49,15 +48,15 @@ class MovePlace(Record):
 
 
 class MeasuredMove(Record):
-    """One change, with all that was measured of it.
+    """One change, with all of its measurements.
 
     Attributes:
-        id: a name by content: equal changes of kernels in one language have the same.
-        told: the change in words; those of a model are quoted as data wherever they are shown.
-        change: for kernels of the code generator, the choices of the schedule as they are after it. ``before``: as
-            they were.
-        gain: median over pairs, with an interval for the mean that knows how much they differ from each other; None
-            where none passed.
+        id: a hash of the content: equal changes of kernels in one language have the same id.
+        told: the change in words; a model's words are quoted as data wherever they are shown.
+        change: for kernels of the code generator, the changed choices of the schedule after the change. ``before``:
+            the same choices before it.
+        gain: median over pairs, with an interval for the mean that includes the variation between pairs; None if no
+            pair passed.
     """
 
     id: str
@@ -72,12 +71,12 @@ class MeasuredMove(Record):
 
     @property
     def paid(self) -> bool:
-        """Whether it made kernels faster for sure, and not more often failed than not."""
+        """Whether the move surely made kernels faster and failed in at most half as many pairs as were timed."""
         return self.gain is not None and self.gain.low > 1.0 and 2 * self.failures <= self.times
 
     @property
     def worth(self) -> float:
-        """What it can be expected to bring, as a log-ratio: its lower bound, less for each failure."""
+        """The expected gain as a log-ratio: the lower bound of the gain, reduced by the share of failures."""
         if self.gain is None:
             return -math.inf
         tries = max(self.times, 1) + self.failures
@@ -85,11 +84,11 @@ class MeasuredMove(Record):
 
     @property
     def best_place(self) -> MovePlace:
-        """Where it gained most."""
+        """The place with the largest gain."""
         return max(self.places, key=lambda place: -math.inf if place.gain is None else place.gain.median)
 
     def outcome(self) -> str:
-        """What was measured, in words: ``1.31x [1.28, 1.33] on a/b/c and 2 more, failed 1 time``."""
+        """The measurements in words: ``1.31x [1.28, 1.33] on a/b/c and 2 more, failed 1 time``."""
         names = list(dict.fromkeys(place.problem for place in self.places))
         where = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         gain = "never passed" if self.gain is None else _in_words(self.gain)
@@ -98,21 +97,21 @@ class MeasuredMove(Record):
 
 
 class Near(NamedTuple):
-    """A move and how like the problem asked about those are where it was measured, from 0 to 1."""
+    """A move and the similarity of its most similar place to the given problem, from 0 to 1."""
 
     move: MeasuredMove
     closeness: float
 
 
 class Library:
-    """Moves, found again by where they were measured."""
+    """Measured moves, searchable by the problems on which they were measured."""
 
     def __init__(self, moves: Sequence[MeasuredMove]) -> None:
         self.moves = tuple(moves)
 
     @classmethod
     def mined(cls, tried: Iterable[TriedKernel], sources: Mapping[str, str]) -> Library:
-        """The library that evaluations make, in the order in which they were recorded.
+        """The library from evaluations, which must come in the order in which they were recorded.
 
         Args:
             sources: the text of each version of a problem.
@@ -122,12 +121,12 @@ class Library:
     def near(
         self, operators: Mapping[str, int], *, bound: str = "unknown", device_class: DeviceClass | None = None
     ) -> list[Near]:
-        """Moves by how near the places are where they were measured, and among equally near ones by their worth.
+        """Moves ordered by the similarity of their places to a problem, and by their worth among equally similar ones.
 
         Args:
-            operators: of the problem that is asked for.
-            bound: what limits the kernel that is to be changed.
-            device_class: only what was measured on such a device.
+            operators: operators of the problem.
+            bound: what limits the kernel to change.
+            device_class: use only measurements on this class of device.
         """
         found = []
         for move in self.moves:
@@ -139,7 +138,7 @@ class Library:
 
     @property
     def ranked(self) -> list[MeasuredMove]:
-        """All of them, what is worth most first."""
+        """All moves, the most valuable first."""
         return sorted(self.moves, key=lambda move: (-move.worth, move.id))
 
 
@@ -154,7 +153,7 @@ class _Kernel:
 
     @property
     def first(self) -> TriedKernel:
-        """The evaluation that says how it was made: its first one of a search."""
+        """The first evaluation of the kernel in a search, which says how it was made."""
         return next((row for row in self.rows if row.purpose == "search"), self.rows[0])
 
     @property
@@ -163,18 +162,18 @@ class _Kernel:
 
     @property
     def bound(self) -> str:
-        """What limits it, as far as any evaluation says so."""
+        """What limits the kernel, from the latest evaluation that says so; else "unknown"."""
         return next((row.bound for row in reversed(self.rows) if row.bound != "unknown"), "unknown")
 
     @property
     def parents(self) -> Iterator[str]:
-        """Hashes of what it was made from, in order."""
+        """Hashes of the kernels that it was made from, in order."""
         action = self.first.action
         named = [*(action.get("parents") or ()), action.get("base") or "", *self.first.parents]
         return iter(dict.fromkeys(parent for parent in named if parent and parent != self.first.candidate))
 
     def raced(self, rival: str) -> list[Measure]:
-        """How much faster it is than a rival, each time that the two ran beside each other for its sake."""
+        """Its speed over a rival in each evaluation of this kernel that timed the rival beside it."""
         found = (row.rivals.get(rival) for row in self.rows if row.status is Status.PASSED)
         return [Measure.of(ratio) for ratio in found if ratio is not None and math.isfinite(ratio.median)]
 
@@ -191,7 +190,7 @@ class _Change(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """One measurement of a change: a kernel and what it was made from. ``gain`` is None where it failed."""
+    """One measurement of a change: a kernel and its parent. ``gain`` is None if the kernel failed."""
 
     what: _Change
     parent: _Kernel
@@ -235,13 +234,13 @@ def _pairs(kernels: _Kernels, sources: Mapping[str, str]) -> Iterator[_Pair]:
 
 
 def _raced(child: _Kernel, parent: _Kernel) -> list[Measure]:
-    """Every measurement of the two beside each other, whichever of them it was made for."""
+    """Every measurement of the two kernels beside each other, in evaluations of either."""
     reverse = parent.raced(child.first.candidate)
     return [*child.raced(parent.first.candidate), *(Measure(-m.value, -m.high, -m.low) for m in reverse)]
 
 
 def _gain(child: _Kernel, parent: _Kernel) -> Measure | None:
-    """How much faster a kernel is than its parent: of races, where there were any, else by one baseline for both."""
+    """A kernel's speed over its parent's: from races if there were any, else from speedups over the same baseline."""
     raced = _raced(child, parent)
     if raced:
         return pooled(tuple(raced))
@@ -253,7 +252,7 @@ def _gain(child: _Kernel, parent: _Kernel) -> Measure | None:
 
 
 def _change(parent: TriedKernel, child: TriedKernel) -> _Change | None:
-    """What was changed: choices of a schedule, or what a model said and which knobs it set; None where nothing says."""
+    """The change: choices of a schedule, or a model's words and the knobs that it set; None if there is neither."""
     before, after = parent.action.get("schedule"), child.action.get("schedule")
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         changed = {knob: after[knob] for knob in sorted(after) if after[knob] != before.get(knob)}
@@ -262,7 +261,7 @@ def _change(parent: TriedKernel, child: TriedKernel) -> _Change | None:
         earlier = {knob: before.get(knob) for knob in changed}
         told = ", ".join(f"{knob} = {value} (was {earlier[knob]})" for knob, value in changed.items())
         return _Change(told, changed, {knob: value for knob, value in earlier.items() if value is not None})
-    if "origin" in child.action:  # the generator's, from or to a kernel that has no schedule
+    if "origin" in child.action:  # made by the generator, and one of the two kernels has no schedule
         return None
     knobs = _knobs_changed(parent.knobs, child.knobs)
     said = " ".join(str(child.action.get("rationale") or child.note).split())[:_WORDS_KEPT]
@@ -276,7 +275,7 @@ def _knobs_changed(before: Mapping[str, KnobValue], after: Mapping[str, KnobValu
 
 
 def _key(backend: Backend, what: _Change) -> str:
-    """Changes are the same where they set the same choices from the same ones, or are told in the same words."""
+    """The id of a change. Equal changes set the same choices from the same values, or have the same words."""
     content: Any = [dict(what.change), dict(what.before)] if what.change else what.told.casefold()
     return sha256_text(json.dumps([backend, content], sort_keys=True))[:12]
 
@@ -331,8 +330,8 @@ def _counted(pairs: Sequence[_Pair]) -> dict[str, Any]:
 def _combined(gains: Sequence[Measure]) -> Measure:
     """The median of several gains, with an interval for their mean.
 
-    What a change brings differs from problem to problem, and more than any measurement's noise says; the variance
-    between them (by moments, as DerSimonian and Laird have it, 1986) widens the interval.
+    The gain of a change varies between problems by more than the noise of a measurement. The variance between gains
+    (by the method of moments, DerSimonian and Laird, 1986) widens the interval.
     """
     if len(gains) == 1:
         return gains[0]

@@ -1,4 +1,4 @@
-"""How a search is set up: its islands, what they select by, and when they meet. Recipes say it in TOML."""
+"""The plan of a search: its islands, their selection, and their migration. Recipes define it in TOML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Operator = Literal["new", "repair", "improve", "edit", "cross", "tune", "transfe
 Selection = Literal["beam", "best", "curiosity", "power", "sigmoid", "tournament", "uniform"]
 Share = Annotated[float, Field(ge=0.0)]
 
-# What each operator is worth before anything was measured. Repairs are not drawn: they follow failures.
+# The weight of each operator before anything is measured. Repairs are not drawn: they follow failures.
 USUAL_WEIGHTS: Mapping[Operator, float] = {
     "improve": 5.0,
     "tune": 2.0,
@@ -28,12 +28,12 @@ class IslandPlan(Record):
     """One population of a search.
 
     Attributes:
-        axes: what its cells are told apart by; none for those that are usual for the backend.
+        axes: the axes that define its cells; empty for the backend's default axes.
         selection: how a parent is chosen.
-        operators: how often each operator is drawn while nothing is known; one that is missing is never used.
-        model: the only model that writes for it; empty for all of the run.
-        backend: what its kernels are written in; empty for the run's.
-        founders: kernels that it begins with from nothing.
+        operators: how often each operator is drawn before anything is known; a missing operator is never used.
+        model: the only model that writes for the island; empty for all models of the run.
+        backend: the language of its kernels; empty for the run's backend.
+        founders: number of kernels from nothing with which the island begins.
     """
 
     name: str = "main"
@@ -55,22 +55,22 @@ class SearchPlan(Record):
     """A search over one problem.
 
     Attributes:
-        islands: its populations; steps go round.
-        models: specs of the models that the bandit chooses from; none for those of the run.
-        learns: what the bandit chooses by what it gained for its cost: ``all``, operators and models together;
-            ``models``, while operators are drawn by their weights as they are; ``nothing``, both are drawn.
+        islands: its populations; steps go to the islands in turn.
+        models: specs of the models that the bandit chooses from; empty for the run's models.
+        learns: what the bandit chooses by gain for cost: ``all``, operators and models together; ``models``, only
+            models, while operators are drawn by their fixed weights; ``nothing``, both are drawn.
         migrate_every: steps after which each island's best goes to its neighbour; 0 for never.
-        migration: ``ring``: to the next island; ``elite``: the best of all goes to every island. Kernels go to islands
-            of their own language alone; the others are shown them as inspirations.
-        restart_after: steps of an island without a find after which it begins anew, its best kept elsewhere; 0: never.
+        migration: ``ring``: to the next island; ``elite``: the best of all goes to every island. Kernels go only to
+            islands of their own language; other islands see them as inspirations.
+        restart_after: steps without a find after which an island begins anew; its best kernel stays known; 0: never.
         remeasure_every: steps after which the best kernel is timed once more; 0 for never.
         repairs: how often a failed kernel and its repairs are repaired before it is given up.
-        mends: when one is repaired: ``failures``, where an island's latest failed; ``nothing_right``, only while none
-            of the island's has passed.
-        races: whether a place in the archive is lost only in a race; without it the better timing has it.
-        inspirations: kernels shown beside the parents.
-        inspire: which: ``neighbours``, the best of other islands and the elites of cells nearby; or ``contrast``, of
-            different speeds, to be compared.
+        mends: when to repair: ``failures``, if an island's latest kernel failed; ``nothing_right``, only while no
+            kernel of the island has passed.
+        races: whether a place in the archive is lost only in a race; otherwise the better timing wins.
+        inspirations: number of kernels shown besides the parents.
+        inspire: which ones: ``neighbours``, the best of other islands and the elites of nearby cells; or ``contrast``,
+            kernels of different speeds to compare.
     """
 
     islands: tuple[IslandPlan, ...] = Field((IslandPlan(),), min_length=1)
@@ -87,7 +87,7 @@ class SearchPlan(Record):
     inspire: Literal["neighbours", "contrast"] = "neighbours"
 
     def backends(self, run: Backend) -> tuple[Backend, ...]:
-        """What its islands write in, each language once, in their order; ``run`` is that of the run."""
+        """The languages of its islands in their order, each once; ``run`` is the run's backend."""
         return tuple(dict.fromkeys(island.backend or run for island in self.islands))
 
     @model_validator(mode="after")

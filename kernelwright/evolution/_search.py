@@ -1,8 +1,7 @@
-"""The search over one problem: it says what to try next and is told the verdicts, and never runs anything itself.
+"""The search over one problem: it proposes the next kernel and is told the verdicts, and never runs anything itself.
 
-Its state is what follows from the evaluations that it was told, in their order, and from its seed; nothing else is
-kept. Whoever tells a new search the same evaluations has the same search, so that a run that was killed goes on as if
-nothing had been.
+Its state follows from its seed and from the evaluations that it was told, in their order; nothing else is kept. A new
+search with the same evaluations has the same state, so a killed run continues as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -35,15 +34,13 @@ class Search:
     """Evolution on islands of elites, with races for their places.
 
     Args:
-        plan: how it is set up.
-        seed: what all its draws follow from, besides the verdicts.
-        backend: of the kernels of islands that name none. Where kernels of an island are timed elsewhere than those of
-            this one, they never compete for the winner.
-        baseline: whose speedup counts.
-        moves: changes that were measured elsewhere and may be worth a try on a kernel, the best first. Each is asked
-            for once.
-        ranks: what says of a kernel's knob settings, before they are built, what they are expected to be worth; None
-            where nothing does.
+        plan: the settings of the search.
+        seed: random seed of the search.
+        backend: the run's backend, and that of islands that name none. Kernels that are timed on another device than
+            this backend's never compete for the winner.
+        baseline: the baseline of the speedups that count.
+        moves: returns moves from other problems that may suit a kernel, the best first. Each move is requested once.
+        ranks: returns a function that predicts the worth of a kernel's knob settings before they are built, or None.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class Search:
         self._bandits = [Bandit(dict(island.operators.items())) for island in plan.islands]
         self._knobs = KnobOperator(seed, baseline, ranks)
         self._steps = 0
-        self._waiting: list[tuple[int, str]] = []  # members that want a race, with their islands
+        self._waiting: list[tuple[int, str]] = []  # members that wait for a race, with their islands
         self._measured_at: dict[str, int] = {}
         self._transferred: set[str] = set()  # moves that were tried
 
@@ -78,7 +75,7 @@ class Search:
 
     @property
     def bandits(self) -> Sequence[Bandit]:
-        """What each island knows of the worth of operators and models."""
+        """The bandit of each island, which learns the worth of operators and models."""
         return self._bandits
 
     @property
@@ -92,22 +89,22 @@ class Search:
 
     @property
     def ranking(self) -> list[Member]:
-        """Every kernel that competes, the best first, whether an island still holds it or not."""
+        """Every competing kernel, the best first, even if no island holds it any more."""
         return sorted(self._competing(), key=lambda member: member.rank, reverse=True)
 
     @property
     def best(self) -> Member | None:
-        """The kernel of the highest rank of those that compete."""
+        """The competing kernel of the highest rank."""
         return max(self._competing(), key=lambda member: member.rank, default=None)
 
     def _competing(self) -> list[Member]:
-        """Those that passed, but for what was timed elsewhere than the run's kernels are."""
+        """The members, except those that were timed on another device than the run's kernels."""
         return [m for m in self._book.members if not m.measures or timed_together(m.candidate.backend, self._backend)]
 
     # ------------------------------------------------------------------------------------------ telling
 
     def tell(self, attempt: Attempt) -> None:
-        """Take in an evaluation. Evaluations must be told in the order in which they were made."""
+        """Record an evaluation. Evaluations must be told in the order in which they were made."""
         candidate = attempt.candidate
         if attempt.purpose == "search":
             self._knobs.tell(attempt)
@@ -118,9 +115,9 @@ class Search:
             self._measured_at[sha256] = self._steps
 
     def tell_duplicate(self, duplicate: Duplicate) -> None:
-        """Take in that what was asked for came out as a kernel that is known: it cost what it cost, and gained nothing.
+        """Record that an assignment gave a known kernel. The step has its cost and no gain.
 
-        Like evaluations, they must be told in their order.
+        Duplicates must be told in their order, like evaluations.
         """
         self._steps += 1
         self._knobs.tell_duplicate(duplicate)
@@ -137,7 +134,7 @@ class Search:
         self._end_step(number)
 
     def tell_fruitless(self, fruitless: Fruitless) -> None:
-        """Take in that whoever was asked gave nothing to judge. It is no step, and counts against the arm alone."""
+        """Record that a Coder gave nothing to judge. It is not a step, and only counts against its arm."""
         asked = fruitless.action.get("assignment") or {}
         number = min(int(asked.get("island", 0)), len(self._islands) - 1)
         arm = self._arm(str(asked.get("mode", "new")), str(asked.get("model", "")))
@@ -161,7 +158,7 @@ class Search:
         self._end_step(number)
 
     def _end_step(self, number: int) -> None:
-        """What is due after a step of an island: migration, and a new beginning where nothing is found any more."""
+        """Do what is due after a step of an island: migrate, and restart the island if it finds nothing any more."""
         island = self._islands[number]
         if self.plan.migrate_every and self._steps % self.plan.migrate_every == 0:
             self._migrate()
@@ -179,11 +176,11 @@ class Search:
         return admission
 
     def _told_again(self, attempt: Attempt) -> None:
-        """An evaluation of a kernel that is known: who waited for it may know more now."""
+        """Record an evaluation of a known kernel, and offer the waiting members again."""
         sha256 = attempt.candidate.sha256
         levels = {known: self._book[known].level for known in (sha256, *attempt.rivals) if known in self._book}
         if sha256 in self._book and (self._island_of(self._book[sha256].attempt), sha256) in self._waiting:
-            # a migrant races because of another island, and not of what made it
+            # only on its own island: a migrant's race on another island is no cost of the arm that made it
             self._booked_later(self._book[sha256], device_s=sum(attempt.verdict.seconds.values()))
         if not self._book.take(attempt):
             for island in self._islands:
@@ -200,22 +197,22 @@ class Search:
             elif admission in FOUND and self._island_of(self._book[challenger].attempt) == number:
                 winner = self._book[challenger]
                 island.found(winner.attempt)  # a migrant is no find of the island that it comes to
-                if not _beat_a_parent(winner.attempt):  # which was its gain, and is booked
+                if not _beat_a_parent(winner.attempt):  # otherwise the gain is already booked
                     self._booked_later(winner, gain=self._gain_of(winner, incumbent))
         for known, level in levels.items():
             if known in self._book and self._book[known].level < level:
                 self._reopen(known)
 
     def _booked_later(self, member: Member, *, gain: float = 0.0, device_s: float = 0.0) -> None:
-        """Book what came of a kernel's race under what made it."""
+        """Book the gain and cost of a kernel's race to the arm that made it."""
         made = member.attempt
         arm = self._arm(_operator_of(made), str(_assignment_of(made).get("model", "")))
         self._bandits[self._island_of(made)].add(arm, gain=gain, device_s=device_s)
 
     def _reopen(self, sha256: str) -> None:
-        """Let whoever measures better now than an elite that fell race for its place.
+        """Let a kernel that now measures better than a fallen elite race for its place.
 
-        What the elite once measured kept them out, and nobody would ask for them again.
+        The elite's earlier measurements kept such kernels out, and nothing else would offer them again.
         """
         for number, island in enumerate(self._islands):
             if sha256 not in island.archive.cells.values():
@@ -236,7 +233,7 @@ class Search:
                 self._waiting.append((number, best.sha256))
 
     def _gain(self, attempt: Attempt, best: Member | None) -> float:
-        """What an attempt gained over the best of its parents, or over the island's best where it has none."""
+        """The gain of an attempt over the best of its parents, or over the island's best if it has no parents."""
         parents = [sha256 for sha256 in attempt.candidate.parents if sha256 in self._book]
         others = parents or ([best.sha256] if best is not None else [])
         gains = [self._book.gain(attempt, sha256) for sha256 in others]
@@ -244,7 +241,7 @@ class Search:
         return max(min(known), 0.0) if known else 0.0
 
     def _gain_of(self, member: Member, incumbent: str | None) -> float:
-        """The same by all measurements of a kernel that won a place; over ``incumbent`` where it has no parents."""
+        """The gain of a kernel that won a place, by all measurements; over ``incumbent`` if it has no parents."""
         parents = [sha256 for sha256 in member.candidate.parents if sha256 in self._book]
         others = parents or ([incumbent] if incumbent is not None and incumbent in self._book else [])
         pairs = [(member.standing, self._book[sha256].standing) for sha256 in others]
@@ -255,9 +252,9 @@ class Search:
         return min(int(_assignment_of(attempt).get("island", 0)), len(self._islands) - 1)
 
     def _migrate(self) -> None:
-        """The best of each island, or of all, to where it takes an empty place, or races for one that is taken.
+        """Offer the best of each island, or of all, to other islands, where it fills a free cell or races for it.
 
-        Kernels go to islands of their own language alone.
+        Kernels go only to islands of their own language.
         """
         if len(self._islands) < 2:
             return
@@ -271,12 +268,12 @@ class Search:
                     self._waiting.append(wants)
 
     def _best_in(self, backend: Backend) -> Member | None:
-        """The best kernel of a language, on whatever island it is."""
+        """The best kernel of a language on any island."""
         written = (member for member in self._book.members if member.candidate.backend == backend)
         return max(written, key=lambda member: member.rank, default=None)
 
     def _next_alike(self, number: int) -> int:
-        """The next island round the ring that is of the same language; the island itself where there is no other."""
+        """The next island of the same language on the ring; the island itself if there is no other."""
         count = len(self._islands)
         following = ((number + step) % count for step in range(1, count + 1))
         return next(at for at in following if self._islands[at].backend == self._islands[number].backend)
@@ -284,7 +281,7 @@ class Search:
     # ------------------------------------------------------------------------------------------ asking
 
     def contests(self) -> tuple[Again, ...]:
-        """Evaluations that are wanted of known kernels before anything new is tried; empty where none are."""
+        """The evaluations of known kernels that are due before anything new is tried."""
         wanted = []
         for number, sha256 in self._waiting:
             incumbent = self._islands[number].archive.incumbent(sha256)
@@ -298,19 +295,19 @@ class Search:
         return tuple(wanted)
 
     def rivals_of(self, parents: Sequence[str]) -> tuple[str, ...]:
-        """Whom a new candidate is timed beside from the first: the best of its parents."""
+        """The kernel that a new candidate is timed beside in its first evaluation: the best of its parents."""
         timed = [self._book[sha256] for sha256 in parents if sha256 in self._book and self._book[sha256].measures]
         if not timed or not self.plan.races:
             return ()
         return (max(timed, key=lambda member: member.rank).sha256,)
 
     def ask(self, number: int, count: int = 1) -> tuple[Assignment, ...]:
-        """What to try in a step: ``count`` candidates side by side.
+        """The assignments of a step, for ``count`` candidates side by side.
 
         Args:
-            number: of the step; the same state gives the same answer for it, and another one for the next.
+            number: number of the step. The same state and number give the same answer.
         """
-        tuned: Counter[str] = Counter()  # how many of them set the knobs of a text already
+        tuned: Counter[str] = Counter()  # assignments of this step that set knobs, by source text
         return tuple(self._ask(number, sample, count, tuned) for sample in range(count))
 
     def _ask(self, number: int, sample: int, count: int, tuned: Counter[str]) -> Assignment:
@@ -332,9 +329,9 @@ class Search:
         )
 
     def _founding(self, island: Island, rng: random.Random, *, first: bool) -> Assignment | None:
-        """A repair, or a kernel from nothing, where there is nothing to breed from yet; None where there is.
+        """A repair or a kernel from nothing; None if the island should breed from its elites.
 
-        An island that holds kernels spends no more than the ``first`` candidate of a step on a failure.
+        An island that holds kernels spends only the ``first`` candidate of a step on a repair.
         """
         mends = not island.archive.cells or (first and self.plan.mends == "failures")
         failed = island.to_repair(self.plan.repairs) if mends else None
@@ -373,21 +370,21 @@ class Search:
             knobs = self._knobs.setting(first.candidate, nth, count)
             return Assignment(mode="tune", parents=(first.sha256,), knobs=knobs)
         if arm.operator == "transfer":
-            move = moves[sample % len(moves)]  # those who work side by side get different ones
+            move = moves[sample % len(moves)]  # candidates of the same step get different moves
             return Assignment(mode="transfer", parents=(first.sha256,), model=arm.model, move=move)
         long = arm.operator == "improve" and len(first.candidate.source) > EDITED_CHARACTERS
-        # an island that tells edits from rewrites means what it says
+        # an island with "edit" among its operators distinguishes it from "improve"
         mode: Any = "edit" if long and "edit" not in island.plan.operators else arm.operator
         return Assignment(mode=mode, parents=(first.sha256,), model=arm.model)
 
     def _untried_moves(self, attempt: Attempt) -> list[dict[str, Any]]:
-        """Moves for a kernel that nobody was asked for yet."""
+        """Moves for a kernel that were not requested yet."""
         return [dict(move) for move in self._moves(attempt) if _name_of(move) not in self._transferred]
 
     def _draw(
         self, at: int, operators: Sequence[str], models: Sequence[str], rng: random.Random, free: Sequence[str]
     ) -> Arm:
-        """The operator and the model of the next step; those that are ``free`` ask no model."""
+        """The operator and the model of the next step; operators in ``free`` ask no model."""
         bandit = self._bandits[at]
         if self.plan.learns == "all":
             return bandit.choose([Arm(n, model) for n in operators for model in ([""] if n in free else models)], rng)
@@ -400,13 +397,13 @@ class Search:
         return Arm(drawn, bandit.choose([self._arm(drawn, model) for model in models], rng).model)
 
     def _arm(self, operator: str, model: str) -> Arm:
-        """What a step is booked under."""
+        """The arm to which a step is booked."""
         return Arm(ANY if self.plan.learns == "models" else operator, model)
 
     def _inspirations(self, island: Island, parents: Sequence[str], rng: random.Random) -> tuple[str, ...]:
-        """Kernels worth a look: the best of other islands, elites of cells beside the parent's; or a contrast.
+        """Kernels to show: the best of other islands and elites of cells near the parent's, or a contrast.
 
-        One from nothing is shown those of other languages alone: it is to translate, not to repeat.
+        A kernel from nothing is shown only kernels of other languages, to translate them instead of repeating its own.
         """
         if self.plan.inspire == "contrast":
             here = [m for m in self._book.members if timed_together(m.candidate.backend, island.backend)]
@@ -424,7 +421,7 @@ class Search:
         return tuple(fresh[: self.plan.inspirations])
 
     def _distance(self, island: Island, member: Member, parent: str) -> int:
-        """Axes on which two kernels lie in different bins."""
+        """The number of axes on which two kernels lie in different bins."""
         if parent not in self._book:
             return 0
         pairs = zip(island.archive.cell_of(member.sha256), island.archive.cell_of(parent), strict=True)
@@ -432,7 +429,7 @@ class Search:
 
 
 def _has_schedule(member: Member) -> bool:
-    """Whether its constants are choices of the offline Coder's schedule, which turns them with all others."""
+    """Whether a kernel has a schedule of the offline Coder, which also sets its constants."""
     return member.attempt.action.get("schedule") is not None
 
 
@@ -446,7 +443,7 @@ def _operator_of(attempt: Attempt) -> Operator | str:
 
 
 def _beat_a_parent(attempt: Attempt) -> bool:
-    """Whether its first evaluation was a race that it won beside a kernel that it was made from."""
+    """Whether the attempt was a race that the kernel won against one of its parents."""
     timing = attempt.verdict.timing
     found = [] if timing is None else [timing.rivals.get(parent) for parent in attempt.candidate.parents]
     return any(ratio is not None and ratio.faster for ratio in found)

@@ -1,9 +1,9 @@
-"""Which kernel the next one is made from. Every way is a function of what is known and of a random number, no more.
+"""Selection of the kernel that the next one is made from. Each method is a function of the choices and a random number.
 
-``contrast`` draws several of different speeds, as CUDA-L1 (arXiv:2507.14111) does for its prompts.
+``contrast`` draws several kernels of different speeds, as CUDA-L1 (arXiv:2507.14111) does for its prompts.
 
 Sources: ``sigmoid`` and ``power`` as in ShinkaEvolve (arXiv:2509.19349): weights by a sigmoid of the distance from the
-median in median absolute deviations, or by a power of the rank, both less for kernels that have many children;
+median in median absolute deviations, or by a power of the rank, both smaller for kernels with many children;
 ``tournament``: Miller and Goldberg, "Genetic algorithms, tournament selection, and the effects of noise" (1995);
 ``curiosity``: Cully and Demiris, "Quality and diversity optimization" (arXiv:1708.09251).
 """
@@ -27,12 +27,12 @@ _LEAST_SPREAD = 0.01  # as a log-ratio: differences below it are noise
 
 
 class Choice(NamedTuple):
-    """A kernel that others may be made from.
+    """A kernel that may become a parent.
 
     Attributes:
-        level: the log of its speedup; among kernels that were not timed, any number that orders them.
-        children: kernels that were made from it.
-        finds: how many of those came to a new cell or won one.
+        level: the log of its speedup; for kernels that were not timed, any number that orders them.
+        children: number of kernels that were made from it.
+        finds: number of its children that filled a new cell or won one.
     """
 
     sha256: str
@@ -49,7 +49,7 @@ def _weighted(choices: Sequence[Choice], weights: Sequence[float], rng: random.R
 
 
 def sigmoid(choices: Sequence[Choice], rng: random.Random) -> Choice:
-    """With the weight sigmoid(10 (level - median) / MAD) / (1 + children)."""
+    """Draw with the weight sigmoid(10 (level - median) / MAD) / (1 + children)."""
     levels = [choice.level for choice in choices]
     middle = statistics.median(levels)
     spread = max(statistics.median(abs(level - middle) for level in levels), _LEAST_SPREAD)
@@ -62,13 +62,13 @@ def _logistic(x: float) -> float:
 
 
 def power(choices: Sequence[Choice], rng: random.Random) -> Choice:
-    """With a weight that falls with the rank, 1, 1/2, 1/3..., and with the children."""
+    """Draw with a weight that falls with the rank, 1, 1/2, 1/3..., and with the number of children."""
     ranked = _ranked(choices)
     return _weighted(ranked, [1.0 / ((i + 1) ** _POWER * (1 + c.children)) for i, c in enumerate(ranked)], rng)
 
 
 def beam(choices: Sequence[Choice], rng: random.Random) -> Choice:
-    """The three best in turn: the one of them that has the fewest children."""
+    """The one of the three best that has the fewest children, so they take turns."""
     return min(_ranked(choices)[:_BEAM], key=lambda choice: choice.children)
 
 
@@ -78,13 +78,13 @@ def best(choices: Sequence[Choice], rng: random.Random) -> Choice:
 
 
 def tournament(choices: Sequence[Choice], rng: random.Random) -> Choice:
-    """The best of three that are drawn."""
+    """The best of three random choices."""
     drawn = rng.sample(list(choices), min(_TOURNAMENT, len(choices)))
     return _ranked(drawn)[0]
 
 
 def curiosity(choices: Sequence[Choice], rng: random.Random) -> Choice:
-    """With a weight by the share of its children that found something, as if one of two had before."""
+    """Draw with the weight (1 + finds) / (2 + children): the share of children that found something."""
     return _weighted(choices, [(1 + choice.finds) / (2 + choice.children) for choice in choices], rng)
 
 
@@ -94,10 +94,10 @@ def uniform(choices: Sequence[Choice], rng: random.Random) -> Choice:
 
 
 def contrast(choices: Sequence[Choice], count: int, rng: random.Random) -> list[Choice]:
-    """Some of different speeds, the slower ones first: from each of ``count`` buckets one.
+    """Draw at most ``count`` kernels of different speeds, one from each bucket; returns the slower ones first.
 
-    Buckets hold kernels of equal speed up to 10%, and one is drawn with a weight of exp((level - mean level) / MAD),
-    the level of a bucket being the mean of its kernels'.
+    A bucket holds kernels whose speeds differ by at most 10%. Its level is the mean of its kernels' levels. Buckets are
+    drawn with the weight exp((level - mean level) / mean absolute deviation).
     """
     buckets: dict[int, list[Choice]] = {}
     for choice in choices:
@@ -129,10 +129,10 @@ SELECTORS: Mapping[str, Selector] = {
 
 
 def selector(name: str) -> Selector:
-    """A way of selecting by its name.
+    """The selection method with a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no such method.
     """
     if name not in SELECTORS:
         raise UsageError(f"unknown selection {name!r}", hint=f"known: {', '.join(SELECTORS)}")

@@ -1,4 +1,4 @@
-"""How alike two problems are: by their references' operators, and by what limits their kernels."""
+"""Similarity of two problems, by the operators of their references and by the bounds of their kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kernelwright.datasets import operator_category
 
-# What an operator of a kind counts: what has a structure of its own says more of a kernel than what is fused into it.
+# Weights of operators by kind: an operator with a structure of its own shapes a kernel more than one fused into it.
 _WEIGHTS: Mapping[str, float] = {
     "attention": 4.0,
     "convolution": 4.0,
@@ -24,7 +24,7 @@ _WEIGHTS: Mapping[str, float] = {
     "other": 1.0,
     "view": 0.25,
 }
-_KIND_SHARE = 0.5  # of an operator's weight that is its kind's: two norms are alike, if not the same
+_KIND_SHARE = 0.5  # share of an operator's weight that goes to its kind: two different norms are similar
 _OTHER_BOUND, _UNKNOWN_BOUND = 0.5, 0.75
 
 
@@ -38,7 +38,7 @@ def similarity(ours: Mapping[str, int], theirs: Mapping[str, int]) -> float:
 
 
 def closeness(ours: Mapping[str, int], our_bound: str, theirs: Mapping[str, int], their_bound: str) -> float:
-    """The same, less where the kernels are limited by different things, or nobody knows by what."""
+    """:func:`similarity`, reduced if the kernels have different bounds or an unknown bound."""
     alike = similarity(ours, theirs)
     if "unknown" in (our_bound, their_bound):
         return alike * _UNKNOWN_BOUND
@@ -46,7 +46,7 @@ def closeness(ours: Mapping[str, int], our_bound: str, theirs: Mapping[str, int]
 
 
 def _features(operators: Mapping[str, int]) -> dict[str, float]:
-    """Operators and kinds with what they count; a second occurrence counts less than the first one."""
+    """Weights of operators and kinds; they grow with the square root of the number of occurrences."""
     found: dict[str, float] = {}
     kinds: dict[str, int] = {}
     for name, count in operators.items():

@@ -1,4 +1,4 @@
-"""The search as a strategy of the step: it is told what the context holds, and asked."""
+"""The search as a strategy of the step: it is told the context's evaluations and asked for assignments."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from kernelwright.agents import Again, Assignment, Attempt, Duplicate, Fruitless
 from kernelwright.evolution._search import Search
 from kernelwright.records import Candidate
 
-MOST_AGAIN = 2  # evaluations of known kernels for each new one; what is left over waits for the next round
+MOST_AGAIN = 2  # evaluations of known kernels for each new one; the rest waits for the next round
 
 
 class Evolution:
     """Evolves the kernels of one problem.
 
-    The search is told every attempt once, in order; where the context is not a continuation of what it was told (a
-    resumed run, another problem), a new one is told all of it.
+    The search is told every attempt once, in order. If the context does not continue what the search was told (a
+    resumed run, another problem), a new search is told all attempts.
 
     Args:
-        make: makes the search anew, told nothing.
-        samples: candidates a round.
+        make: makes a new search without any evaluations.
+        samples: number of candidates in a round.
     """
 
     heeds_stops = False
@@ -28,15 +28,15 @@ class Evolution:
         self._make = make
         self._samples = samples
         self._kept = make()
-        self._told: list[str | Unjudged] = []  # ids of evaluations, and what was not judged
-        self._asked: dict[int, tuple[Assignment, ...]] = {}  # by round, as the search stands
+        self._told: list[str | Unjudged] = []  # ids of evaluations, and unjudged steps
+        self._asked: dict[int, tuple[Assignment, ...]] = {}  # by round, for the current state of the search
 
     def search(self, context: StepContext) -> Search:
-        """The search as it stands after the attempts of a context."""
+        """The search after the attempts of a context."""
         return self.told(context.attempts, (*context.duplicates, *context.fruitless))
 
     def told(self, attempts: Sequence[Attempt], unjudged: Sequence[Unjudged] = ()) -> Search:
-        """The search as it stands after these attempts and steps without one, and no others."""
+        """The search after exactly these attempts and unjudged steps."""
         rows = _in_order(attempts, unjudged)
         if rows == self._told:
             return self._kept
@@ -55,20 +55,20 @@ class Evolution:
         return self._kept
 
     def assign(self, context: StepContext) -> tuple[Assignment, ...]:
-        """What the search asks for."""
+        """The assignments of the search for this round."""
         return self._ask(context, context.round)
 
     def _ask(self, context: StepContext, number: int) -> tuple[Assignment, ...]:
-        """What is asked for in a round as things stand, thought out once."""
+        """The assignments for a round in the current state, computed once."""
         search = self.search(context)
         if number not in self._asked:
             self._asked[number] = search.ask(number, self._samples)
         return self._asked[number]
 
     def focus(self, context: StepContext) -> Attempt | None:
-        """The parent of what is asked for next; the last attempt where that begins anew.
+        """The latest attempt with a parent of the next assignment; the last attempt if that one has no parents.
 
-        None where the search sets that one's knobs itself.
+        None if the next assignment only sets knobs.
         """
         asked = self._ask(context, context.round + 1)[0]
         if asked.knobs:
@@ -77,11 +77,11 @@ class Evolution:
         return found[-1] if found else context.attempts[-1]
 
     def rivals(self, context: StepContext, candidate: Candidate) -> tuple[str, ...]:
-        """The parent whose place the candidate will probably want."""
+        """The parent whose place the candidate will probably compete for."""
         return self.search(context).rivals_of(candidate.parents)
 
     def again(self, context: StepContext) -> Again | None:
-        """The first evaluation that the search wants of a kernel it knows."""
+        """The first evaluation that the search wants of a known kernel."""
         done = sum(attempt.round == context.round and attempt.purpose != "search" for attempt in context.attempts)
         if done >= MOST_AGAIN * self._samples:
             return None
@@ -89,12 +89,12 @@ class Evolution:
         return wanted[0] if wanted else None
 
     def ranking(self, context: StepContext) -> list[Attempt]:
-        """By all that was measured of each kernel."""
+        """The attempts, ranked by all measurements of each kernel."""
         return [member.attempt for member in self.search(context).ranking]
 
 
 def _in_order(attempts: Sequence[Attempt], unjudged: Sequence[Unjudged]) -> list[str | Unjudged]:
-    """Ids of evaluations, and after so many of them as each says, what was not judged."""
+    """Ids of evaluations in order, with each unjudged step placed after the number of evaluations in its ``after``."""
     after: dict[int, list[str | Unjudged]] = {}
     for row in sorted(unjudged, key=lambda row: row.round):
         after.setdefault(row.after, []).append(row)

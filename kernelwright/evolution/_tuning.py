@@ -1,7 +1,7 @@
 """The search for a candidate's best knob setting by races: each new setting is timed beside the best one so far.
 
-Like the evolutionary search it is a fold over what it is told: whoever tells a new one the same evaluations, in their
-order, has the same one.
+Like the evolutionary search, its state is a fold over the evaluations that it is told. The same evaluations in the
+same order give the same state.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kernelwright.records import Candidate, KnobValue, Speedup
 
 
 class Tried(NamedTuple):
-    """A setting that was judged, or found to be the same kernel as one that was.
+    """A setting that was judged, or that gives the same kernel as a judged setting.
 
     Attributes:
-        value: the logarithm of its speed over the default's, by the races that lead there; None where it failed.
-        beside: the hash of the setting's kernel that it was timed beside, empty for the default.
-        ratio: its speed over that one's.
-        twin: the hash of the judged kernel that it is the same as; empty where it was judged itself.
+        value: logarithm of its speed over the default's, summed along the chain of races; None if it failed.
+        beside: hash of the kernel that it was timed beside; empty for the default.
+        ratio: its speed over that kernel's.
+        twin: hash of the judged kernel that it equals; empty if it was judged itself.
     """
 
     candidate: Candidate
@@ -37,15 +37,15 @@ class Tried(NamedTuple):
 
 
 class Tuning:
-    """Says which settings of a candidate to judge beside which, and which one is the best.
+    """Chooses the settings of a candidate to judge and their rivals, and keeps the best setting.
 
     Args:
-        given: the candidate; its knobs, or else its text, say what the default is.
-        baseline: over which settings are compared that were not raced.
-        sampler, most, rank: as :class:`KnobSearch` has them.
+        given: the candidate; its knobs, or else its text, give the default setting.
+        baseline: settings that were not raced are compared by their speedups over this baseline.
+        sampler, most, rank: as in :class:`KnobSearch`.
 
     Raises:
-        UsageError: it declares no knobs that have a choice, or the sampler cannot search them.
+        UsageError: the candidate declares no knobs with a choice, or the sampler cannot search them.
     """
 
     def __init__(
@@ -95,22 +95,22 @@ class Tuning:
         )
 
     def changes(self, setting: Setting) -> dict[str, KnobValue]:
-        """What a setting has that the default has not."""
+        """The values of a setting that differ from the default."""
         default = self.space.default
         return {name: value for name, value in setting.items() if repr(value) != repr(default.get(name))}
 
     def ask(self) -> tuple[Candidate, ...]:
-        """The candidates to build and judge next; none where all is done, or the default does not pass."""
+        """The candidates to build and judge next; empty if the search is done or the default does not pass."""
         if self.tried and self.best is None:
             return ()
         return tuple(self.candidate_of(setting) for setting in self.search.ask())
 
     def rivals(self) -> tuple[Candidate, ...]:
-        """Whom the next candidate is timed beside: the best one so far."""
+        """The kernel that the next candidate is timed beside: the best so far, if any."""
         return () if self.best is None else (self.best,)
 
     def tell(self, attempt: Attempt) -> None:
-        """Take in an evaluation. They must be told in the order in which they were made."""
+        """Record an evaluation. Evaluations must be told in the order in which they were made."""
         candidate, setting = attempt.candidate, self.setting_of(attempt.candidate)
         beside = attempt.rivals[0] if attempt.rivals else ""
         timing = attempt.verdict.timing if attempt.verdict.passed else None
@@ -123,7 +123,7 @@ class Tuning:
         self.search.tell(setting, value)
 
     def twin_of(self, candidate: Candidate, machine_code: str) -> Tried | None:
-        """The judged setting that is the same kernel: of one machine code, and alike in its Python."""
+        """The judged setting with the same machine code and the same Python, or None."""
         if not machine_code:
             return None
         around = surroundings_of(candidate)
@@ -131,7 +131,7 @@ class Tuning:
         return next((known for known in alike if surroundings_of(known.candidate) == around), None)
 
     def tell_duplicate(self, duplicate: Duplicate) -> None:
-        """Take in that a setting gives a kernel that was judged: it is worth the same."""
+        """Record a setting that gives a judged kernel: it has the same worth."""
         setting: Mapping[str, KnobValue] = duplicate.action.get("setting") or {}
         known = self.tried.get(duplicate.twin)
         value = None if known is None else known.value
@@ -141,7 +141,7 @@ class Tuning:
 
     @property
     def finalists(self) -> list[Candidate]:
-        """Settings that may be faster than the default, the most promising first: whoever won the races, if any did."""
+        """Settings that may be faster than the default, the most promising first. The winner of the races leads."""
         timed = {
             sha256: tried.value for sha256, tried in self.tried.items() if tried.value is not None and not tried.twin
         }
@@ -157,7 +157,7 @@ class Tuning:
         return self.best is not None and self.best.sha256 != self.default.sha256
 
     def _value(self, attempt: Attempt, beside: str, ratio: Speedup | None) -> float | None:
-        """The log of a setting's speed over the default's; None where it has no time."""
+        """The log of a setting's speed over the default's; None without a time."""
         speedup = attempt.verdict.speedup(self._baseline) if attempt.verdict.passed else None
         if speedup is None:
             return None
@@ -170,5 +170,5 @@ class Tuning:
 
 
 def in_words(setting: Setting) -> str:
-    """A setting as people write it: ``BLOCK = 64, UNROLL = 4``."""
+    """A setting in words: ``BLOCK = 64, UNROLL = 4``."""
     return ", ".join(f"{name} = {value}" for name, value in setting.items())

@@ -1,4 +1,4 @@
-"""One drop-in with the winners of several shape variants: who serves which shape, and the file that says so."""
+"""Exports one drop-in with the winners of several shape variants, and decides which kernel serves which shape."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kernelwright.records.verdicts import constants_in_words
 
 __all__ = ["Measured", "Route", "assign_routes", "export_dispatch"]
 
-_ANOTHER = 1e6  # apart are two settings that are no sizes: another dtype is further away than any size
+_ANOTHER = 1e6  # distance of settings that are not sizes: another dtype is further away than any size
 _DIGITS = 12
 
 
 class Measured(NamedTuple):
-    """A kernel as it was judged with one variant of the problem timed, by the variant's number."""
+    """A kernel and its verdict with one variant of the problem timed. ``variant`` is the number of that variant."""
 
     variant: int
     candidate: Candidate
@@ -37,14 +37,14 @@ class Measured(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Who serves one variant.
+    """The kernel or reference that serves one variant.
 
     Attributes:
-        constants: what the variant sets.
-        inputs: what a call is given, in words; empty where nothing was measured on it.
+        constants: the settings of the variant.
+        inputs: the inputs of a call, in words; empty if the variant was not measured.
         evidence: the measurement that decided, on this variant or on the nearest one.
-        kernel: the kernel that serves; None where the reference does, since the best kernel is slower.
-        measured_on: what the evidence's variant is called, where that is another one.
+        kernel: the kernel that serves; None if the reference serves, since the best kernel is slower.
+        measured_on: the name of the evidence's variant, if it is another one.
     """
 
     number: int
@@ -58,16 +58,16 @@ class Route(NamedTuple):
 def assign_routes(
     problem: Problem, measured: Sequence[Measured], environment: Environment, baseline: str
 ) -> tuple[Route, ...]:
-    """For each declared variant the kernel that was fastest on it, or where none was timed there, on the nearest one.
+    """Choose for each declared variant the fastest kernel on it, or on the nearest variant if none was timed on it.
 
-    All kernels have been checked on all variants. Distance is that of sizes as ratios. Of several kernels on one
-    variant a confirmed one goes before one that is not, then the greatest lower bound of the speedup decides. Where the
-    best is surely slower than the baseline, the reference serves.
+    All kernels have been checked on all variants. The distance of two sizes is their ratio. Among kernels on one
+    variant, confirmed ones come first, then the greatest lower bound of the speedup decides. If the best kernel is
+    surely slower than the baseline, the reference serves.
 
     Args:
         problem: as its file declares it.
-        measured: at least one.
-        environment: in which all were measured; its shapes are the ones to serve.
+        measured: the measurements, at least one.
+        environment: the environment of all measurements. Its shapes are the ones to serve.
     """
     declared = problem.declared.meta.variants_for(shapes_of(measured[0].candidate.backend, environment))
     inputs = {m.variant: m.verdict.variant.inputs for m in measured if m.verdict.variant is not None}
@@ -123,8 +123,8 @@ def export_dispatch(
 ) -> str:
     """A Python file with a drop-in ``nn.Module`` that chooses among kernels by the shape and dtype of its input.
 
-    Like that of one kernel it needs torch, and g++ for C++ kernels, and nothing of kernelwright. Each kernel is built
-    when a call first needs it; a call that no route is for runs the reference.
+    Like the file of one kernel, it needs torch, and g++ for C++ kernels, but not kernelwright. Each kernel is built
+    when a call first needs it. A call without a route runs the reference.
 
     Raises:
         UsageError: no kernel serves any route, or one cannot be exported.
@@ -233,7 +233,7 @@ def _header(
     name: str,
     today: datetime.date,
 ) -> str:
-    """The file's docstring: which kernel serves which shape, with what was measured of it."""
+    """The file's docstring: which kernel serves which shape, and its measurements."""
     count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
     lines = [
         f'"""{name}: {count} for {plain(problem.id)}, chosen by the shape. Needs torch and, to build, g++.',
@@ -252,11 +252,11 @@ def _header(
         lines += [f"        {line}" for line in _reasons(route, kernels, baseline)]
     lines += [
         "",
-        "It takes the place of the reference: same constructor arguments, same state dict; or it shares the weights of",
-        f"a live module: {name}.from_reference(model). A kernel runs for the shapes, dtypes, layouts and constructor",
-        "arguments above, in the mode that was checked, where no gradients are wanted. Any other call runs the",
-        "reference; model.kernel_active(*inputs) tells whether and why, model.kernel_for(*inputs) which kernel it is.",
-        "Kernels are compiled on first use, for the machine that runs them; speeds were measured elsewhere and may",
+        "It replaces the reference, with the same constructor arguments and state dict. To share the weights of a live",
+        f"module, call {name}.from_reference(model). A kernel runs for the shapes, dtypes, layouts and constructor",
+        "arguments above, in the mode that was checked and without gradients. Any other call runs the reference.",
+        "model.kernel_active(*inputs) tells whether a kernel runs and why, model.kernel_for(*inputs) tells which one.",
+        "Kernels are compiled on first use, for the machine that runs them. Speeds were measured elsewhere and may",
         "differ here.",
         "",
         "Verify: run this file, or `kernelwright kernels verify HASH` for each of its kernels.",
@@ -270,7 +270,7 @@ def _knobs(kernel: Candidate) -> str:
 
 
 def _reasons(route: Route, kernels: Sequence[Candidate], baseline: str) -> list[str]:
-    """Who serves a route, and by what measurement."""
+    """The lines that say which kernel serves a route, and the measurement that decided."""
     best, timing = route.evidence, route.evidence.verdict.timing
     number = next((n for n, kernel in enumerate(kernels, start=1) if _serves(route, kernel.sha256)), None)
     who = f"kernel {number} ({best.candidate.sha256[:_DIGITS]})"

@@ -1,7 +1,7 @@
 """The drop-in module of an exported kernel. Exported files carry a copy, so this needs the standard library and torch.
 
-A drop-in is a subclass of the reference: its parameters are the reference's own, under the same names. Its forward runs
-the kernel where the call is one that was checked, and the reference's forward everywhere else.
+A drop-in is a subclass of the reference, so its parameters are the reference's own, under the same names. Its forward
+runs the kernel for calls that were checked, and the reference's forward for all others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 __all__ = ["DropIn", "Export"]
 
-meant_device: Callable[[], Any] = nullcontext  # a file whose reference names a CUDA device brings its own one
+meant_device: Callable[[], Any] = nullcontext  # a file whose reference names a CUDA device replaces this
 
 
 class CheckedInput(NamedTuple):
@@ -43,7 +43,7 @@ class CheckedCall(NamedTuple):
 
 
 class Tie(NamedTuple):
-    """One tensor that reference and kernel share: where each keeps it, and what the kernel expects it to be."""
+    """One tensor that reference and kernel share: where each keeps it, and the shape and dtype that are expected."""
 
     name: str
     own: dict[str, Any]
@@ -54,10 +54,10 @@ class Tie(NamedTuple):
 
 
 class Export:
-    """What an exported file is about: its reference, its kernel, and the calls for which the kernel was checked.
+    """The reference and the kernel of an exported file, and the calls for which the kernel was checked.
 
-    A file with several kernels has one for each, over the same ``reference``, with the calls that it serves; ``name``
-    tells their modules apart, ``label`` is what the kernel is called.
+    A file with several kernels has one Export for each. They share ``reference``, and each has the calls that its
+    kernel serves. ``name`` distinguishes their modules, ``label`` is the kernel's name.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Export:
             return [self._variant(variant).get_init_inputs() for variant in self.variants]
 
     def examples(self) -> Iterator[tuple[Mapping[str, Any], Sequence[Any], Sequence[Any]]]:
-        """For every variant what it sets, the constructor's arguments, and the inputs of a call."""
+        """For every variant: its constants, the constructor's arguments, and the inputs of a call."""
         for constants in self.variants:
             module = self._variant(constants)
             yield constants, module.get_init_inputs(), module.get_inputs()
@@ -131,14 +131,14 @@ class Export:
 
 
 def checked_input(value: Any) -> CheckedInput:
-    """What the guard compares a value of forward with."""
+    """The description of an input of forward, with which the guard compares later inputs."""
     if not isinstance(value, torch.Tensor):
         return CheckedInput(False, value=value)
     return CheckedInput(True, value.dtype, tuple(value.shape), value.stride(), value.is_contiguous())
 
 
 def fits(checked: tuple[CheckedInput, ...], inputs: tuple[Any, ...], device_flag: str) -> bool:
-    """Whether inputs are laid out as in a checked call; runs at every call, so it says no more than that."""
+    """Whether inputs are laid out as in a checked call. It runs at every call, so it gives no reason."""
     if len(checked) != len(inputs):
         return False
     for spec, value in zip(checked, inputs, strict=True):
@@ -180,7 +180,7 @@ def full_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Equality that also takes tensors, and says False where there is no plain answer."""
+    """Equality of plain values, sequences and tensors. Values of different types are not equal."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -189,7 +189,7 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 class _Kernel:
-    """A kernel behind one drop-in: built on first use, left out of copies and pickles (they build their own)."""
+    """A kernel of one drop-in. It is built on first use. Copies and pickles leave it out and build their own."""
 
     def __init__(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.number, self.args, self.kwargs = number, args, kwargs
@@ -209,7 +209,7 @@ class _Kernel:
 
 
 def load_reference(kind: str, source: str) -> types.ModuleType:
-    """Run a reference's text; what it says of a CUDA device means this CPU on a machine without one."""
+    """Run a reference's text. On a machine without CUDA, its CUDA device stands for this CPU."""
     if "cuda" not in source or torch.cuda.is_available():
         return load_source(kind, source, {})
     module: types.ModuleType = as_meant(load_source)(kind, source, {})
@@ -221,13 +221,13 @@ def load_reference(kind: str, source: str) -> types.ModuleType:
 
 
 def as_meant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is called once more with the device pretended that it means, where it fails without it."""
+    """Wrap a function: if a call fails without CUDA, it is repeated under a pretended device."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (AssertionError, RuntimeError, TypeError):  # of torch, where it was built without CUDA or finds no GPU
+        except (AssertionError, RuntimeError, TypeError):  # torch was built without CUDA, or finds no GPU
             pass
         with meant_device():
             return function(*args, **kwargs)
@@ -258,8 +258,8 @@ class DropIn:
 
         Args:
             model: an instance of what the problem describes.
-            args: the constructor's arguments; default: the problem's own, those whose shapes fit the module.
-            names: where the module's names differ: this class's state name to the module's.
+            args: the constructor's arguments; default: those of the problem whose shapes fit the module.
+            names: maps this class's state names to the module's, where they differ.
 
         Raises:
             ValueError: the module's parameters do not correspond to the reference's.
@@ -280,17 +280,17 @@ class DropIn:
         raise ValueError(f"the module's parameters ({shapes}) do not correspond to those of {cls.__name__}")
 
     def kernel_active(self, *inputs: Any, **named: Any) -> tuple[bool, str]:
-        """Whether forward would run the kernel for these inputs, and why not. Builds the kernel where it would."""
+        """Whether forward would run a kernel for these inputs, and the reason. If it would, the kernel is built."""
         kernel, reason, _ = self._admit(inputs, named)
         return kernel is not None, reason
 
     def kernel_for(self, *inputs: Any, **named: Any) -> str:
-        """What the kernel is called that forward would run for these inputs; empty where the reference would."""
+        """The label of the kernel that forward would run for these inputs; empty if the reference would run."""
         kernel, _, _ = self._admit(inputs, named)
         return "" if kernel is None else self.dropin_exports[kernel.number].label
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The kernel's result where the call was checked, else the reference's."""
+        """The kernel's result if the call was checked, else the reference's."""
         kernel, _, arguments = self._admit(inputs, named)
         if kernel is None:
             return self.dropin_reference.forward(self, *inputs, **named)
@@ -328,7 +328,7 @@ class DropIn:
         return ""
 
     def _checked(self, kernel: _Kernel) -> tuple[CheckedCall, ...]:
-        """The calls that a kernel serves whose constructor arguments are this module's."""
+        """The checked calls of a kernel that have the constructor arguments of this module."""
         if kernel.calls is None:
             own = full_arguments(self.dropin_reference.__init__, (None, *kernel.args), kernel.kwargs)[1:]
             calls = self.dropin_exports[kernel.number].calls()
@@ -336,7 +336,7 @@ class DropIn:
         return kernel.calls
 
     def _serving(self, inputs: tuple[Any, ...]) -> _Kernel | None:
-        """The kernel that was checked for such a call; None where none was."""
+        """The kernel that was checked for a call with such inputs, or None."""
         recent, flag = self.dropin_kernels[self.dropin_recent], f"is_{self.dropin_exports[0].device}"
         if recent.recent is not None and fits(recent.recent.inputs, inputs, flag):
             return recent
@@ -348,7 +348,7 @@ class DropIn:
         return None
 
     def _unchecked(self, inputs: tuple[Any, ...]) -> str:
-        """Why no kernel serves such a call."""
+        """Why no kernel serves a call with such inputs."""
         calls = [call for kernel in self.dropin_kernels for call in self._checked(kernel)]
         if not calls:
             return "the module was constructed with arguments for which the kernel was not checked"
@@ -380,7 +380,7 @@ class DropIn:
         return ""
 
     def _not_ready(self, kernel: _Kernel) -> str:
-        """Build a kernel where that was not done, and hand it the parameters of this moment."""
+        """Build a kernel if needed, and give it the current parameters. Returns why it cannot run, or an empty text."""
         export = self.dropin_exports[kernel.number]
         stale = any(children.get(name) is not child for children, name, child in kernel.links)
         if kernel.module is not None and export.constant_weights:
@@ -465,7 +465,7 @@ def _versions(module: Any) -> tuple[Any, ...]:
 def _correspond(
     own: Mapping[str, Any], theirs: Mapping[str, Any], names: Mapping[str, str], optional: Set[str] = frozenset()
 ) -> dict[str, str] | None:
-    """Own state names to their state names: by name and shape, else by order; None where neither fits."""
+    """Map the names in ``own`` to those in ``theirs``: by name and shape, else by order. None if neither fits."""
     found = {}
     for name, tensor in own.items():
         other = names.get(name, name)

@@ -31,19 +31,19 @@ def export_module(
     """A Python file with a drop-in ``nn.Module`` that needs torch and, for C++ kernels, g++; not kernelwright.
 
     The class takes the constructor arguments of the problem's ``Model`` and is a subclass of it, so that its state dict
-    is the reference's. Calls other than those that were checked run the reference.
+    is the reference's. Calls that were not checked run the reference.
 
     Args:
         problem: where the reference comes from.
         candidate: the kernel; its knob settings are written into the text.
-        verdict: what was measured, for the header.
+        verdict: the measurements for the header.
         variants: the settings of the problem's constants under which the candidate was checked; default: all that the
             problem declares for the device that it was judged on.
         environment: where it was judged; default: on a machine without a GPU.
         today: the date in the header; default: now.
 
     Raises:
-        UsageError: the candidate's text is no Python, uses parts of kernelwright beyond ``inline``, or is CUDA.
+        UsageError: the candidate's text is not Python, uses parts of kernelwright beyond ``inline``, or is CUDA.
     """
     kernel = bound_kernel(candidate)
     declared = problem.meta.variants_for(shapes_of(candidate.backend, environment)) if variants is None else variants
@@ -70,7 +70,7 @@ def export_module(
 
 
 def runtime_of(problem: Problem) -> list[str]:
-    """The modules that a file for a problem carries; where it names a CUDA device, what pretends one comes last."""
+    """The modules that a problem's file embeds. If the problem names a CUDA device, a pretended device comes last."""
     device = ["kernelwright.datasets._device"] if "cuda" in problem.source else []
     return [*RUNTIME, "kernelwright.export._dropin", *device]
 
@@ -79,7 +79,7 @@ def bound_kernel(candidate: Candidate) -> str:
     """A candidate's text with its knobs set and its imports bound to the file's own runtime.
 
     Raises:
-        UsageError: it is no Python, uses parts of kernelwright beyond ``inline``, or is CUDA.
+        UsageError: the text is not Python, uses parts of kernelwright beyond ``inline``, or is CUDA.
     """
     if candidate.backend == "cuda":
         raise UsageError("a CUDA candidate cannot be exported yet", hint="export a C++ or Triton kernel")
@@ -91,14 +91,14 @@ def bound_kernel(candidate: Candidate) -> str:
 
 
 def shapes_of(backend: Backend, environment: Environment | None) -> DeviceClass:
-    """Whose variants the kernels of a backend were checked on."""
+    """The device class whose variants the kernels of a backend were checked on."""
     if environment is None:
         return "cpu" if backend == "cpp" else "interpreter"
     return environment.class_for(backend)
 
 
 def kernel_device(backend: Backend) -> str:
-    """What torch calls the device of a backend's tensors."""
+    """torch's name for the device of a backend's tensors."""
     return "cpu" if backend == "cpp" else "cuda"
 
 
@@ -168,11 +168,11 @@ def header(problem: Problem, candidate: Candidate, verdict: Verdict | None, name
         *measured(verdict),
         f"    exported     {today.isoformat()}",
         "",
-        "It takes the place of the reference: same constructor arguments, same state dict; or it shares the weights of",
-        f"a live module: {name}.from_reference(model). The kernel runs for the shapes, dtypes, layouts and",
-        "constructor arguments for which it was checked, in the mode that was checked, where no gradients are wanted.",
-        "Any other call runs the reference; model.kernel_active(*inputs) tells which, and why. The kernel is compiled",
-        "on first use, for the machine that runs it; its speed was measured elsewhere and may differ here.",
+        "It replaces the reference, with the same constructor arguments and state dict. To share the weights of a live",
+        f"module, call {name}.from_reference(model). The kernel runs for the shapes, dtypes, layouts and constructor",
+        "arguments for which it was checked, in the mode that was checked and without gradients. Any other call runs",
+        "the reference; model.kernel_active(*inputs) tells which one runs, and why. The kernel is compiled on first",
+        "use, for the machine that runs it. Its speed was measured elsewhere and may differ here.",
         "",
         f"Verify: run this file, or `kernelwright kernels verify {candidate.sha256[:12]}`.",
         '"""',
@@ -228,7 +228,7 @@ def bind_runtime(source: str) -> str:
     """The candidate's text with its imports of ``kernelwright.inline`` taken from the file's own runtime.
 
     Raises:
-        ValueError: it imports another part of kernelwright, or builds CUDA.
+        ValueError: the text imports another part of kernelwright.
     """
     lines = source.encode().splitlines(keepends=True)
     for edit in sorted(import_edits(ast.parse(source)), reverse=True):
@@ -274,7 +274,7 @@ def plain_import(alias: ast.alias) -> str:
 
 
 def embedded(modules: Iterable[str]) -> str:
-    """Several self-contained modules as one text: their imports merged, each under a banner with its docstring."""
+    """Several self-contained modules as one text. Imports are merged; each module is under a banner with its title."""
     imports: set[str] = set()
     bodies = []
     for module in modules:
@@ -313,7 +313,7 @@ def merge_from_imports(lines: Iterable[str]) -> list[str]:
 
 
 def is_head(node: ast.stmt) -> bool:
-    """True for the docstring, the imports and ``__all__``, which open every module of ours."""
+    """True for the docstring, the imports and ``__all__``, with which every module begins."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
     if isinstance(node, ast.Assign):

@@ -1,7 +1,7 @@
-"""What a candidate imports to build its kernels, and what the referee needs to build them for it.
+"""The functions with which a candidate builds its kernels, and those with which the referee builds them for it.
 
-``cpp(SOURCE)`` compiles C++ with a C ABI and returns a library whose functions take tensors and numbers;
-``cuda(SOURCE, "kernel")`` compiles CUDA and returns a kernel to launch. Importing this room costs a few milliseconds
+``cpp(SOURCE)`` compiles C++ with a C ABI and returns a library whose functions take tensors and numbers.
+``cuda(SOURCE, "kernel")`` compiles CUDA and returns a kernel to launch. Importing this package takes a few milliseconds
 and does not import torch.
 """
 

@@ -1,4 +1,4 @@
-"""``cpp``: the call by which a candidate gets its C++ kernels."""
+"""``cpp``: builds the C++ kernels of a candidate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def cpp(
 ) -> Library:
     """Build C++ source (C++17, ``-O3 -march=native -fopenmp``) and load its ``extern "C"`` functions.
 
-    A function is called with tensors (the address of their data goes over), numbers, ``None`` (a null pointer) and
-    ctypes values; each argument is checked against the function's C declaration.
+    A function is called with tensors (passed as the address of their data), numbers, ``None`` (a null pointer) and
+    ctypes values. Each argument is checked against the function's C declaration.
 
     Args:
         source: C++ text with functions declared ``extern "C"``.
         defines: macros; True and False become 1 and 0.
-        flags: more compiler options, out of those that only tune code (``-ffast-math``, ``-mprefer-vector-width=512``).
+        flags: more compiler options; only those that tune code (``-ffast-math``, ``-mprefer-vector-width=512``).
 
     Raises:
         BuildError: an option is not allowed, or the compiler failed.

@@ -1,7 +1,7 @@
 """``cuda``: a kernel from CUDA source, launched as ``kernel[grid, block, shared_bytes](arguments)``.
 
-What is built says where it runs: machine code for a device goes through CUDA's driver, a library for the emulator runs
-its threads on this CPU (only in the referee, where it has no device, to check results).
+The built product decides where the kernel runs. Machine code for a device goes through CUDA's driver. A library for the
+emulator runs the threads on this CPU; only the referee builds it, to check results without a device.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def cuda(
     """Build CUDA source and return one of its kernels.
 
     Args:
-        source: CUDA text; device code, as NVRTC takes it (no launches of its own).
-        name: of a ``__global__`` function, with template arguments where it is a template: ``"scale<float, 4>"``.
+        source: CUDA device code, as NVRTC takes it (without launches).
+        name: name of a ``__global__`` function. A template takes its arguments here: ``"scale<float, 4>"``.
         defines: macros; True and False become 1 and 0.
-        flags: more compiler options, out of those that only tune code (``-use_fast_math``, ``-maxrregcount=64``).
+        flags: more compiler options; only those that tune code (``-use_fast_math``, ``-maxrregcount=64``).
 
     Raises:
-        BuildError: an option is not allowed, or the compiler failed, or there is none.
+        BuildError: an option is not allowed, the compiler failed, or it is missing.
     """
     options = (*flags, *define_flags(defines))
     cuda_flags(options)
@@ -59,13 +59,13 @@ def _not_loaded(*launch: Any) -> None:
 
 
 def make_idle() -> None:
-    """From now on a launch does nothing, emulated or on a device."""
+    """From now on, launches do nothing, emulated or on a device."""
     idle_emulated()
     idle_on_device()
 
 
 class CudaKernel:
-    """One kernel; ``kernel[grid, block]`` or ``kernel[grid, block, shared_bytes]`` is what can be called."""
+    """One kernel, called as ``kernel[grid, block](...)`` or ``kernel[grid, block, shared_bytes](...)``."""
 
     def __init__(self, name: str, signature: Signature | None, launch: Launch) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class CudaKernel:
         self._dtypes = None if signature is None else [dtypes_of(p) if p.pointer else () for p in signature.parameters]
 
     def __getitem__(self, shape: tuple[Any, ...]) -> Callable[..., None]:
-        """What launches it on ``grid`` and ``block`` (numbers, or tuples of up to three) with dynamic shared memory."""
+        """A launcher for ``grid`` and ``block`` (numbers, or tuples of up to three) and bytes of shared memory."""
         if not isinstance(shape, tuple) or len(shape) not in (2, 3):
             raise ArgumentError(f"{self.name}: write kernel[grid, block] or kernel[grid, block, shared_bytes]")
         sizes = [*_three(self.name, "grid", shape[0]), *_three(self.name, "block", shape[1])]

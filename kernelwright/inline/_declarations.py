@@ -1,7 +1,8 @@
 """Reads the ``extern "C"`` declarations of C++ source: what each function takes and returns.
 
-A small tokenizer, no C++ parser: comments, strings, attributes, macros without arguments and aliases are followed; what
-it cannot read is left out, and the caller then knows nothing about that function rather than something wrong.
+It is a small tokenizer, not a C++ parser. It understands comments, strings, attributes, macros without arguments and
+aliases. A function that it cannot read is left out: the caller then knows nothing about it, rather than something
+wrong.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def parse_signatures(source: str, defines: Mapping[str, str] | None = None) -> d
     """The ``extern "C"`` functions of a C++ source by name; None for a name with two different declarations.
 
     ``defines`` are macros given on the command line (name to replacement). Object-like macros, ``typedef`` and
-    ``using`` of the source are followed. What only a function-like macro declares is not seen.
+    ``using`` of the source are followed. Declarations made by function-like macros are not seen.
     """
     macros: dict[str, Tokens] = {}
     tokens = _tokenize(source.replace("\\\n", ""), macros)
@@ -80,9 +81,9 @@ def parse_signatures(source: str, defines: Mapping[str, str] | None = None) -> d
 
 
 def parse_kernel(source: str, name: str, defines: Mapping[str, str] | None = None) -> Signature | None:
-    """The ``__global__`` function ``name`` of CUDA source; None where it is not found, or is declared in several ways.
+    """The ``__global__`` function ``name`` of CUDA source; None if it is not found or its declarations differ.
 
-    ``name`` may carry template arguments (``"scale<float, 4>"``), which stand for the template's parameters then.
+    ``name`` may have template arguments (``"scale<float, 4>"``). They replace the template's parameters.
     """
     macros: dict[str, Tokens] = {}
     tokens = _tokenize(source.replace("\\\n", ""), macros)
@@ -106,7 +107,7 @@ def parse_kernel(source: str, name: str, defines: Mapping[str, str] | None = Non
 
 
 def _plain_head(head: Tokens) -> Tokens:
-    """Without the qualifiers that only CUDA has."""
+    """The head without the qualifiers that only CUDA has."""
     words: Tokens = []
     i = 0
     while i < len(head):
@@ -119,7 +120,7 @@ def _plain_head(head: Tokens) -> Tokens:
 
 
 def _template_arguments(tokens: Tokens, at: int, given: list[Tokens]) -> dict[str, Tokens]:
-    """What the parameters of the template that ends right before ``at`` stand for."""
+    """Map the parameters of the template that ends right before ``at`` to the given arguments."""
     start = at - 1
     while start >= 0 and tokens[start] not in ("template", ";", "}", "{"):
         start -= 1
@@ -170,7 +171,7 @@ def _aliases(tokens: Tokens) -> dict[str, Tokens]:
 
 
 def _closing(tokens: Tokens, start: int) -> int:
-    """Index of the bracket that closes the one at ``start`` (the last token where none does)."""
+    """Index of the bracket that closes the one at ``start``, or of the last token if no bracket does."""
     opening, depth = tokens[start], 0
     close = {"(": ")", "{": "}", "[": "]", "<": ">"}[opening]
     for i in range(start, len(tokens)):

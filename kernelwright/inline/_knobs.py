@@ -12,13 +12,13 @@ Value = int | float | str | bool
 
 
 def apply_knobs(source: str, knobs: Mapping[str, Value]) -> str:
-    """The candidate's text with its knobs set; nothing is executed and every other byte stays.
+    """The candidate's text with its knobs set. Nothing is executed, and every other byte stays.
 
-    Each module-level assignment to a knob's name gets the new value. What the file declares in ``KNOBS`` but never
-    assigns is assigned on the line after ``KNOBS``: its setting, or the first of the declared values.
+    Each module-level assignment to a knob's name gets the new value. A knob that ``KNOBS`` declares and the file never
+    assigns is assigned on the line after ``KNOBS``: to its setting, or to the first declared value.
 
     Raises:
-        ValueError: a knob that the file neither declares nor assigns; the message names those that it has.
+        ValueError: the file neither declares nor assigns a knob; the message lists the knobs that it has.
         SyntaxError: the source is not Python.
     """
     body = _body(source)
@@ -44,9 +44,9 @@ def apply_knobs(source: str, knobs: Mapping[str, Value]) -> str:
 
 
 def declared_knobs(source: str) -> dict[str, tuple[Value, ...]]:
-    """The values of every knob that a file declares in a literal ``KNOBS``, each once and in its order.
+    """The values of every knob that a file declares in a literal ``KNOBS``, in order and without duplicates.
 
-    Empty where it declares none, or is no Python.
+    Empty if the file declares no knobs or is not Python.
     """
     try:
         body = _body(source)
@@ -56,9 +56,9 @@ def declared_knobs(source: str) -> dict[str, tuple[Value, ...]]:
 
 
 def knob_settings(source: str, knobs: Mapping[str, Value]) -> dict[str, Value]:
-    """The value that each declared knob has: as it is set, as the file assigns it, else the first that is declared.
+    """The value of each declared knob: from ``knobs``, else from the file's assignment, else the first declared one.
 
-    A knob that the file computes is left out: its value is known only once the file has run.
+    A knob that the file computes is left out, since its value is known only once the file has run.
     """
     declared = declared_knobs(source)
     found = {name: values[0] for name, values in declared.items()}
@@ -71,9 +71,9 @@ def knob_settings(source: str, knobs: Mapping[str, Value]) -> dict[str, Value]:
     return {**found, **{name: value for name, value in knobs.items() if name in declared}}
 
 
-@lru_cache(maxsize=64)  # a search asks of the same few texts in every round
+@lru_cache(maxsize=64)  # a search reads the same few texts in every round
 def _body(source: str) -> Sequence[ast.stmt]:
-    """The statements of a file, which nobody may change."""
+    """The statements of a file. They are cached: callers must not change them."""
     return ast.parse(source).body
 
 
@@ -84,7 +84,7 @@ def _targets(node: ast.stmt) -> set[str]:
 
 
 def _choices(declared: ast.stmt | None) -> dict[str, tuple[Value, ...]]:
-    """The values of every knob that a literal ``KNOBS`` declares; what is no plain value is left out."""
+    """The values of every knob that a literal ``KNOBS`` declares. Values of other types than ``Value`` are left out."""
     value = getattr(declared, "value", None)
     if not isinstance(value, ast.Dict):
         return {}

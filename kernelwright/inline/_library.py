@@ -1,7 +1,7 @@
 """A shared library with a C ABI whose functions take tensors and numbers.
 
-Every argument is checked against the function's C declaration, so a wrong dtype or a strided tensor is an error that
-names the argument and never a wrong result. torch is imported when a function is first looked up.
+Every argument is checked against the function's C declaration. So a wrong dtype or a strided tensor gives an error that
+names the argument, never a wrong result. torch is imported when a function is first looked up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ArgumentError(TypeError):
 class ObservedCall(NamedTuple):
     """One call of a library's function, before its arguments are checked.
 
-    ``built_from`` is the library's source and its compiler options, ``signature`` None where no declaration was seen.
+    ``built_from`` is the library's source and its compiler options. ``signature`` is None if no declaration was seen.
     """
 
     built_from: tuple[str, tuple[str, ...]]
@@ -45,7 +45,7 @@ class ObservedCall(NamedTuple):
     values: tuple[Any, ...]
 
 
-call_observers: list[Callable[[ObservedCall], None]] = []  # told of every call; empty but while calls are recorded
+call_observers: list[Callable[[ObservedCall], None]] = []  # called at every call; empty unless calls are observed
 
 
 SCALARS: dict[str, Any] = {f"int{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)}
@@ -80,7 +80,7 @@ def _range(kind: str) -> tuple[int, int] | None:
 
 
 def dtypes_of(parameter: Parameter) -> tuple[Any, ...]:
-    """The torch dtypes that a pointer may take; empty where the C type says nothing (``void*``, an unknown type)."""
+    """The torch dtypes that a pointer may take; empty if any dtype is allowed (``void*`` and unknown types)."""
     import torch
 
     return tuple(getattr(torch, name) for name in _TENSORS.get(parameter.type, ()))
@@ -134,7 +134,7 @@ def _convert_number(where: str, parameter: Parameter, value: Any) -> Any:
 def _bind(entry: Any, signature: Signature, report: Callable[[tuple[Any, ...]], None]) -> Callable[..., Any]:
     """A Python function for one C function, specialised for its signature: a call costs about 2 us.
 
-    ``report`` is handed the arguments of a call where anybody observes calls.
+    ``report`` gets the arguments of every call while calls are observed.
     """
     for parameter in signature.parameters:
         if not parameter.pointer and parameter.type not in SCALARS:
@@ -162,7 +162,7 @@ def _bind(entry: Any, signature: Signature, report: Callable[[tuple[Any, ...]], 
 
 
 def _fast_path(signature: Signature, dtypes: Sequence[tuple[Any, ...]]) -> str:
-    """Source of a function that tests all arguments in one expression and leaves the odd ones to ``_checked``."""
+    """Source of a function that tests all arguments in one expression, and calls ``_checked`` if a test fails."""
     names: list[str] = []
     tests: list[str] = []
     values: list[str] = []
@@ -192,7 +192,7 @@ def _fast_path(signature: Signature, dtypes: Sequence[tuple[Any, ...]]) -> str:
 
 
 def _bind_untyped(entry: Any, name: str, report: Callable[[tuple[Any, ...]], None]) -> Callable[..., Any]:
-    """For a function whose declaration was not seen: tensor to address, int to int64_t, float to float, no result."""
+    """Bind a function without a known declaration: tensor to address, int to int64_t, float to float, no result."""
     entry.restype = None
 
     def bound(*values: Any) -> None:
@@ -222,7 +222,7 @@ class Library:
         signatures: Mapping[str, Signature | None],
         built_from: tuple[str, tuple[str, ...]] = ("", ()),
     ) -> None:
-        """``built_from``: source and compiler options, for those who observe calls."""
+        """``built_from``: source and compiler options, for the observers of calls."""
         self._path = path
         self._signatures = dict(signatures)
         self._built_from = built_from

@@ -60,7 +60,7 @@ def load_inline(
     use_pch: bool = False,
     no_implicit_headers: bool = False,
 ) -> ModuleType:
-    """Same arguments as torch's function; where and how it builds is not the caller's to choose.
+    """Build an extension. Takes the arguments of torch's function, but callers cannot choose where and how to build.
 
     Raises:
         BuildError: SYCL sources, include paths, a module that is not Python, or an option that is not allowed.
@@ -93,7 +93,7 @@ def _load_cuda(
     *,
     headers: bool,
 ) -> ModuleType:
-    """A module with CUDA sources. Only the CUDA compiler's options and macros are kept: the C++ part is a launcher."""
+    """A module with CUDA sources. Only the CUDA compiler's options and macros are kept: the C++ part only launches."""
     if not name.isidentifier():
         raise BuildError(f"the extension's name {name!r} is not an identifier")
     options = (*device_flags, *(flag for flag in flags if flag.startswith("-D")))
@@ -109,7 +109,7 @@ def _load_cuda(
 
 
 class _NotLoaded(ModuleType):
-    """Stands for an extension where it is only built: whatever is looked up can be kept, and not called."""
+    """Stand-in for an extension that is built but not loaded. Its functions can be looked up, but not called."""
 
     def __getattr__(self, function: str) -> Any:
         if function.startswith("__"):
@@ -134,7 +134,7 @@ def _import_extension(name: str, path: str) -> ModuleType:
 
 
 def patch_load_inline(provider: ProductProvider | None) -> None:
-    """Make ``torch.utils.cpp_extension.load_inline`` build through ``provider`` (None: on the spot, with our cache).
+    """Make ``torch.utils.cpp_extension.load_inline`` build through ``provider`` (None: here, with our cache).
 
     For the worker that is about to import a candidate; the change lasts as long as the process.
     """

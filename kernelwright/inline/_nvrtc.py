@@ -1,10 +1,10 @@
-"""Compiles CUDA source to machine code by NVRTC, as a program of its own, which takes
+"""Compiles CUDA source to machine code with NVRTC, as a program with the arguments
 
     SOURCE OUT ARCHITECTURE NAME [OPTION...]
 
-NVRTC comes with the package nvidia-cuda-nvrtc or with CUDA's toolkit. Writes the cubin to OUT and what the compiler
-says to standard error; ends with 1 where the source does not compile. The arguments of NVRTC's functions are those of
-its manual (https://docs.nvidia.com/cuda/nvrtc/).
+It writes the cubin to OUT and the compiler's log to standard error. It exits with 1 if the source does not compile.
+NVRTC comes with the package nvidia-cuda-nvrtc or with CUDA's toolkit. Its manual describes the functions that are
+called here (https://docs.nvidia.com/cuda/nvrtc/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernelwright.inline.cuda_toolchain import find_nvrtc, header_folders
 
-# What kernels take from the C library's headers, of which NVRTC has none; the types are those of CUDA's own headers.
+# Names that kernels use from headers of the C library, which NVRTC lacks. The types match CUDA's own headers.
 _PRELUDE = b"""
 #pragma once
 #define HUGE_VAL __builtin_bit_cast(double, 0x7ff0000000000000ull)
@@ -89,7 +89,7 @@ class _Nvrtc:
             library.nvrtcAddNameExpression(self._program, self._expression)
 
     def compile(self, options: Sequence[str]) -> tuple[bool, str]:
-        """Whether it compiles, and what NVRTC says."""
+        """Whether the program compiles, and NVRTC's log."""
         encoded = [option.encode() for option in options]
         failed = self._library.nvrtcCompileProgram(
             self._program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded)
@@ -109,7 +109,7 @@ class _Nvrtc:
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """The library, which asks for its built-in functions by a name that the loader knows once they are loaded."""
+    """Load NVRTC. Its built-ins are loaded first, since NVRTC asks the loader for them by name alone."""
     for builtins in sorted(path.parent.glob("libnvrtc-builtins.so*")):
         if ".alt." not in builtins.name:
             ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
@@ -117,7 +117,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """See the module's text."""
+    """Run the program that the module's docstring describes; returns the exit status."""
     source, out, architecture, name, *options = arguments
     path = find_nvrtc()
     if path is None:

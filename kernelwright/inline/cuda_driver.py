@@ -18,7 +18,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 def idle_on_device() -> None:
-    """From now on a launch does nothing."""
+    """From now on, launches of candidates' kernels do nothing."""
     global _idle
     _idle = True
 
@@ -28,10 +28,10 @@ def driver_kernel(
 ) -> Callable[[Sequence[int], int, Sequence[Any], Sequence[Any]], None]:
     """A function that launches the kernel ``name`` of a cubin: (grid and block), shared bytes, ctypes values, tensors.
 
-    ``ours``: no candidate's, so that :func:`idle_on_device` does not concern it.
+    ``ours`` is True for a kernel that is not a candidate's: :func:`idle_on_device` does not affect it.
 
     Raises:
-        BuildError: there is no device, or the code is not for it, or it holds no such kernel.
+        BuildError: there is no device, the code is for another device, or it has no such kernel.
     """
     import torch
 
@@ -64,17 +64,17 @@ def driver_kernel(
 
 
 def reset_persisting_cache() -> None:
-    """Let go of the lines that kernels asked the L2 cache to keep; nothing happens on devices that keep none."""
+    """Release the lines that kernels asked the L2 cache to keep. No effect on devices without that feature."""
     _driver().cuCtxResetPersistingL2Cache()
 
 
 def kernel_symbols(image: bytes) -> list[str]:
-    """Names of a cubin's kernels: what it keeps code for (``.text.<name>``)."""
+    """Names of the kernels in a cubin, from its code sections (``.text.<name>``)."""
     return sorted({match.decode() for match in re.findall(rb"\0\.text\.([A-Za-z_$][\w$.]*)(?=\0)", image)})
 
 
 def _symbol(image: bytes, name: str) -> str:
-    """The symbol of a kernel by its C++ name: itself where it has C linkage, else the one whose mangled name has it."""
+    """The symbol of a kernel: its C++ name if it has C linkage, else the mangled name that contains the C++ name."""
     symbols = kernel_symbols(image)
     if name in symbols:
         return name

@@ -1,4 +1,4 @@
-"""Which compiler makes machine code of CUDA source here, and its command line."""
+"""Finds the CUDA compiler of this machine, and writes its command lines."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 
 _DEFAULT_ARCHITECTURE = "sm_90"
 _FOR_NVCC_ALONE = ("--threads", "-t", "-Xptxas", "--ptxas-options", "-O")
-_VERBOSE = ("-Xptxas", "-v")  # registers, spills, shared memory, to standard error
+_VERBOSE = ("-Xptxas", "-v")  # print registers, spills and shared memory to standard error
 _TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python")
 _TOOLKIT = ("/usr/local/cuda", "/opt/cuda")
-_PACKAGES = str(Path(__file__).resolve().parents[2])  # no environment variable may say so where it is compiled
+_PACKAGES = str(Path(__file__).resolve().parents[2])  # in the command: a build may have no PYTHONPATH
 _NVRTC = (
     f"import sys; sys.path.insert(0, {_PACKAGES!r}); "
     "from kernelwright.inline._nvrtc import main; sys.exit(main(sys.argv[1:]))"
@@ -48,7 +48,7 @@ def find_nvcc() -> str | None:
 
 
 def find_nvrtc() -> str | None:
-    """Path of NVRTC's library, of the highest version where there are several; None where there is none."""
+    """Path of the NVRTC library of the highest version, or None."""
     patterns = [f"{folder}/{rest}" for folder in _nvidia_packages() for rest in ("*/lib/libnvrtc.so.*",)]
     patterns += [f"{root}/{lib}/libnvrtc.so*" for root in _toolkits() for lib in ("lib64", "targets/*/lib")]
     found = sorted({path for pattern in patterns for path in glob.glob(pattern) if "alt" not in Path(path).name})
@@ -56,7 +56,7 @@ def find_nvrtc() -> str | None:
 
 
 def header_folders() -> list[str]:
-    """Folders with CUDA's headers (cuda_fp16.h and the like, then CUB and libcu++); NVRTC itself knows none."""
+    """Folders with CUDA's headers (cuda_fp16.h and the like, then CUB and libcu++). NVRTC has none by itself."""
     folders = [f"{folder}/{rest}" for folder in _nvidia_packages() for rest in ("*/include", "cuda_runtime/include")]
     found = [path for pattern in folders for path in sorted(glob.glob(pattern))]
     found += [f"{root}/include" for root in _toolkits()]
@@ -76,10 +76,10 @@ def _toolkits() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def cuda_compiler() -> str:
-    """What compiles device code here, in a line that changes with its version.
+    """The compiler of device code on this machine, as one line that changes with its version.
 
     Raises:
-        BuildError: there is neither NVRTC nor nvcc.
+        BuildError: neither NVRTC nor nvcc is installed.
     """
     library = find_nvrtc()
     if library is not None:
@@ -92,7 +92,7 @@ def cuda_compiler() -> str:
 
 
 def cubin_source(source: str, name: str) -> str:
-    """The text to compile for a kernel: a template comes into being where something refers to it."""
+    """The text to compile for a kernel. For nvcc it also refers to the kernel, since that instantiates a template."""
     return source if find_nvrtc() is not None else source + _referring_to(name)
 
 
@@ -107,10 +107,10 @@ def _referring_to(name: str) -> str:
 def extension_cubin_command(
     architecture: str, flags: Sequence[str], includes: Sequence[str], source: str, out: str
 ) -> list[str]:
-    """The command line that compiles the device code of a source that also has host code: nvcc's alone.
+    """The command line with which nvcc compiles the device code of a source that also has host code.
 
     Raises:
-        BuildError: there is no nvcc, or an option is not allowed.
+        BuildError: nvcc is missing, or an option is not allowed.
     """
     nvcc = find_nvcc()
     if nvcc is None:
@@ -131,16 +131,16 @@ def extension_command(
     fewer: bool = False,
     preamble: str = "",
 ) -> list[str]:
-    """The command that builds an extension, ``name``, of a C++ source and a CUDA source for a device.
+    """The command that builds the extension ``name`` for a device, from a C++ source and a CUDA source.
 
-    Host code is compiled beside device code, each by its own compiler.
+    Host code and device code are compiled in parallel, each by its own compiler.
 
     Args:
-        fewer: let torch's headers be our own, which take in what launchers of kernels mostly need.
+        fewer: replace torch's headers by our own, which have only what most launchers of kernels need.
         preamble: a header to read before the C++ source.
 
     Raises:
-        BuildError: there is no nvcc, or no torch.
+        BuildError: nvcc or torch is missing.
     """
     nvcc = find_nvcc()
     if nvcc is None:
@@ -170,7 +170,7 @@ def cubin_command(architecture: str, name: str, flags: Sequence[str], source: st
     """The command line that compiles device code (no host code) to a cubin.
 
     Raises:
-        BuildError: there is no compiler, or an option is not allowed.
+        BuildError: the compiler is missing, or an option is not allowed.
     """
     cuda_compiler()
     nvcc = find_nvcc()
@@ -182,7 +182,7 @@ def cubin_command(architecture: str, name: str, flags: Sequence[str], source: st
     by_nvrtc = [sys.executable, "-c", _NVRTC, source, out, architecture, name, *options]
     if nvcc is None:
         return by_nvrtc
-    # NVRTC takes a quarter of the time, but knows no header of the host; so nvcc has the last word on what it refuses.
+    # NVRTC takes a quarter of nvcc's time, but knows no host headers. So nvcc tries again what NVRTC refuses.
     log, again = f"{out}.nvrtc", f"{out}.nvcc.cu"
     whole = f"{{ cat {shlex.quote(source)}; printf %s {shlex.quote(_referring_to(name))}; }} > {shlex.quote(again)}"
     script = f"if {shlex.join(by_nvrtc)} 2> {shlex.quote(log)}; then cat {shlex.quote(log)} >&2; "
@@ -191,7 +191,7 @@ def cubin_command(architecture: str, name: str, flags: Sequence[str], source: st
 
 
 def build_for_device(source: str, name: str, flags: tuple[str, ...]) -> str:
-    """Compile for the device that is here; where there is none, for the architecture of ``KERNELWRIGHT_CUDA_ARCH``."""
+    """Compile for this machine's device. Without one, compile for the architecture in ``KERNELWRIGHT_CUDA_ARCH``."""
     architecture = _architecture()
     parts = {"language": "cuda", "flags": flags, "name": name, "architecture": architecture, "with": cuda_compiler()}
     return build_cached(

@@ -1,6 +1,6 @@
-"""Loads products in which CUDA kernels run on the CPU, and calls them; see the evaluator's emulator for how they run.
+"""Loads and calls products in which CUDA kernels run on the CPU. The evaluator's emulator describes how they run.
 
-Only where the emulator's runtime was provided (``set_emulator``), which the referee does where it has no device.
+They need the emulator's runtime (``set_emulator``). The referee loads it on machines without a device.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ANCHOR: Final = "kw_product_anchor"
 _TEXT_BYTES = 2048
 _MOST_RESULTS = 64
 _MOST_DIMENSIONS = 16
-_SEVERAL = 1 << 30  # flag of a result that is one of a tuple
-_ORDERS = 4  # of blocks and threads: ascending, descending, two shuffled ones, in turn
+_SEVERAL = 1 << 30  # flag of a result that belongs to a tuple
+_ORDERS = 4  # orders of blocks and threads, used in turn: ascending, descending, two shuffled ones
 _FAULTS = ("OutOfBounds", "Race", "Misaligned", "Deadlock", "Collective", "CannotLaunch", "Trap", "Assert")
 _NONE, _INT, _DOUBLE, _BOOL, _TENSOR, _INTS, _DTYPE, _DEVICE, _OPTIONS, _TENSORS, _TEXT, _DOUBLES = range(12)
 # By c10::ScalarType.
@@ -87,7 +87,7 @@ def set_emulator(path: str) -> None:
 
 
 def idle_emulated() -> None:
-    """From now on a launch of an emulated kernel does nothing."""
+    """From now on, launches of emulated kernels do nothing."""
     if _runtime is not None:
         _runtime.kw_idle(1)
 
@@ -105,13 +105,13 @@ def seen_launches() -> list[dict[str, Any]]:
 
 
 def next_order() -> None:
-    """Blocks and threads run in another order from now on: what depends on it, a barrier is missing from."""
+    """From now on, run blocks and threads in another order. A kernel whose result depends on it lacks a barrier."""
     if _runtime is not None:
         _runtime.kw_order(next(_order) % _ORDERS)
 
 
 def is_emulated(path: str) -> bool:
-    """Whether a product holds kernels for the emulator: it names the anchor that only those have."""
+    """Whether a product holds kernels for the emulator. Only those name the anchor."""
     with open(path, "rb") as product:
         return _ANCHOR.encode() in product.read()
 
@@ -126,11 +126,11 @@ def _load(path: str) -> tuple[ctypes.CDLL, ctypes.CDLL]:
 
 
 class EmulationError(RuntimeError):
-    """A kernel did on the CPU what it must not do on a device; the message begins with what: ``OutOfBounds`` ..."""
+    """An emulated kernel did something forbidden on a device. The message begins with the fault: ``OutOfBounds`` ..."""
 
 
 class NotCheckable(RuntimeError):
-    """A kernel uses what the emulator cannot do; it may well be right."""
+    """A kernel uses a feature that the emulator lacks. The kernel may well be right."""
 
 
 def _raise(text: str) -> None:
@@ -143,10 +143,10 @@ def _raise(text: str) -> None:
 
 
 def emulated_kernel(path: str) -> Callable[[Sequence[int], int, Sequence[Any], Sequence[tuple[str, Any]]], None]:
-    """The kernel of a product that ``inline.cuda`` asked for.
+    """The kernel of a product that ``inline.cuda`` requested.
 
-    It is called with (grid and block, six numbers), bytes of dynamic shared memory, the arguments as ctypes values, and
-    the tensors among them by name.
+    Its arguments are grid and block (six numbers), bytes of dynamic shared memory, the kernel's arguments as ctypes
+    values, and the tensors among these by name.
     """
     runtime, library = _load(path)
 
@@ -279,7 +279,7 @@ class EmulatedModule:
             return (value.text or b"").decode(errors="replace")
         return None
 
-    # -- what the product asks torch for
+    # -- calls of the product to torch
 
     def _call_torch(
         self, name: bytes, arguments: Any, count: int, results: Any, capacity: int, error: int, error_bytes: int
@@ -349,7 +349,7 @@ def emulated_module(name: str, path: str) -> ModuleType:
 
 @contextlib.contextmanager
 def count_launches() -> Iterator[list[int]]:
-    """While active, the first number of the list that this yields is how many kernels were launched, once it ends."""
+    """Count kernel launches while active. At the end, the yielded list holds the count as its only number."""
     count, before = [0], _launches()
     try:
         yield count

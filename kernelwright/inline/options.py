@@ -1,4 +1,4 @@
-"""Options of compilers for kernels: what may be asked for, and what torch needs."""
+"""Compiler options for kernels: the allowed ones, and those that torch needs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ALLOWED = tuple(
         r"-W[a-z][a-z0-9+-]*(=[0-9]+)?|-w|-pedantic|-pthread|-g[0-3]?",
     )
 )
-# Options of an allowed form that load code, read or write files of their own, or need a runtime that a worker lacks.
+# Options of an allowed form that are refused: they load code, read or write files, or need a runtime no worker has.
 _REFUSED = re.compile(
     r"-f(plugin|dump|profile|sanitize|use-ld|module|pch|opt-info|offload|callgraph|stack-usage|save-)"
 )
-# Options of CUDA's compiler that stand before their value as often as they are joined to it.
+# Options of CUDA's compiler whose value may be joined to them or follow as the next word.
 _WITH_VALUE = re.compile(
     r"-Xptxas|--ptxas-options|-Xcompiler|--compiler-options|-gencode|--generate-code|-arch|--gpu-architecture|-code|"
     r"--gpu-code|-Xcudafe|-diag-suppress|--diag-suppress|--?std|--?maxrregcount|--?threads|-t|-D|-U|-O|--optimize"
@@ -87,19 +87,19 @@ def torch_options(flags: Sequence[str], *, fewer: bool) -> list[str]:
 
 
 def fewer_headers(kind: Literal["cpp", "cuda"]) -> Path:
-    """The folder of our own headers that stand for torch's, in C++ or in CUDA sources."""
+    """The folder of our own headers that replace torch's, in C++ or in CUDA sources."""
     return Path(__file__).with_name("torch_headers") / kind
 
 
 def torch_header_folders() -> list[str]:
-    """Folders with torch's headers and Python's; BuildError where torch is missing."""
+    """Folders with torch's headers and Python's. Raises BuildError if torch is missing."""
     root = torch_root()
     return [f"{root}/include", f"{root}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
 
 
 @functools.lru_cache(maxsize=1)
 def torch_root() -> str:
-    """The folder of the torch package; BuildError where it is missing."""
+    """The folder of the torch package. Raises BuildError if it is missing."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise BuildError("torch is not installed in this interpreter, so its headers are missing: pip install torch")
@@ -107,7 +107,7 @@ def torch_root() -> str:
 
 
 def check_flags(flags: Sequence[str]) -> None:
-    """BuildError unless every option only tunes code generation, warns, defines a macro or links the maths library."""
+    """Raise BuildError unless all options only tune code, warn, define macros or link the maths or OpenMP library."""
     for flag in flags:
         if not isinstance(flag, str) or not any(form.fullmatch(flag) for form in _ALLOWED) or _REFUSED.match(flag):
             raise BuildError(
@@ -116,13 +116,13 @@ def check_flags(flags: Sequence[str]) -> None:
 
 
 class CudaFlags(NamedTuple):
-    """Options of CUDA's compiler, sorted by what is done with them.
+    """Options of CUDA's compiler, sorted by how they are treated.
 
     Attributes:
-        kept: those that tune code generation or define a macro.
-        told: those that only print, warn, add debugging information or tune the host code, which only launches; they
-            are left out.
-        replaced: those that name a device; the referee's own counts.
+        kept: options that tune code generation or define a macro.
+        told: options that only print, warn, add debugging information, or tune the host code (which only launches).
+            They are left out.
+        replaced: options that name a device. The referee's own device replaces it.
     """
 
     kept: tuple[str, ...]
@@ -146,7 +146,7 @@ def _joined(flags: Sequence[str]) -> list[str]:
     words: list[str] = []
     for flag in flags:
         if not isinstance(flag, str):
-            raise BuildError(f"option {flag!r} of the CUDA compiler is no text")
+            raise BuildError(f"option {flag!r} of the CUDA compiler is not text")
         words += [flag] if flag.startswith("-D") and len(flag) > 2 else flag.split()
     found: list[str] = []
     while words:

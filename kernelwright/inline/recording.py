@@ -22,7 +22,7 @@ __all__ = ["MAX_RECORDED_CALLS", "ArgumentSpan", "record_calls", "tell_of_calls"
 MAX_RECORDED_CALLS = 64
 _LINE_BYTES = 64  # a cache line: a buffer starts at a multiple of it
 _MAX_VALUE_BYTES = 4096
-_UNTYPED_TYPES: dict[type, str] = {int: "int64", bool: "int64", float: "float"}  # as a call without a declaration does
+_UNTYPED_TYPES: dict[type, str] = {int: "int64", bool: "int64", float: "float"}  # of a call without a declaration
 _CTYPES: dict[Any, str] = {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_bool: "bool"}
 for _signed, _unsigned in (("c_int", "c_uint"), ("c_long", "c_ulong"), ("c_longlong", "c_ulonglong")):
     _CTYPES |= {getattr(ctypes, _signed): f"int{8 * ctypes.sizeof(getattr(ctypes, _signed))}"}
@@ -82,19 +82,19 @@ class _Span(NamedTuple):
 
 @contextlib.contextmanager
 def record_calls() -> Iterator[list[dict[str, Any]]]:
-    """While active, every call of a library's function is described in the list that this yields, the first 64 at most.
+    """While active, describe the first 64 calls of library functions in the list that the context yields.
 
     A call is ``{"source_key", "function", "arguments"}``: ``source_key`` is its :attr:`BuildRequest.key`, and each
     argument is one of
 
     - ``{"tensor": {"bytes", "dtype", "elements", "alias", "written_hint", "buffer", "offset"}}``: ``alias`` is the
-      position of an earlier argument of this call with the same address, or None; ``written_hint`` is False for a
-      pointer to const, None where the declaration is unknown. Arguments that share memory, also those of different
-      calls, have one ``buffer``, in which they start ``offset`` bytes from a multiple of 64.
+      position of an earlier argument of this call with the same address, or None. ``written_hint`` is False for a
+      pointer to const, None if the declaration is unknown. Arguments that share memory, also across calls, have the
+      same ``buffer``. They start in it ``offset`` bytes from a multiple of 64.
     - ``{"int": value, "type": "int64"}`` or ``{"float": value, "type": "double"}``, with the C type that it takes;
       infinities and NaN are texts.
     - ``{"bytes_value": content as a little-endian integer, "size": bytes}`` for ctypes arrays and structures.
-    - ``{"null": true}`` for a null pointer, ``{"unknown": type name}`` for what cannot be replayed.
+    - ``{"null": true}`` for a null pointer, ``{"unknown": type name}`` for a value that cannot be replayed.
 
     ``buffer`` and ``offset`` are known when the context ends.
     """
@@ -163,7 +163,7 @@ def _number(value: Any, kind: str | None) -> dict[str, Any]:
 
 
 def _memory(address: int, owner: Any, written: bool | None, spans: list[_Span]) -> dict[str, Any]:
-    """An argument that points to ``address``, inside the tensor ``owner`` (None: in no tensor that is known)."""
+    """An argument that points to ``address``, inside the tensor ``owner`` (None: inside no known tensor)."""
     if owner is None:
         return {"unknown": "address"}
     size, item = _bytes_from(address, owner), owner.element_size()

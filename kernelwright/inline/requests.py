@@ -1,7 +1,7 @@
-"""What a candidate asks to have built, the hook that answers, and the compiler commands that the referee runs.
+"""Build requests of candidates, the hook that answers them, and the compiler commands that the referee runs.
 
-A candidate that runs in a contestant has no compiler: the worker sets a product provider there, which hands out
-libraries that a builder made beforehand. Without a provider everything is built on the spot and cached.
+A candidate that runs in a contestant process has no compiler. There, the worker sets a product provider, which returns
+libraries that a builder made beforehand. Without a provider, libraries are built in this process and cached.
 """
 
 from __future__ import annotations
@@ -67,24 +67,24 @@ _only_builds = False
 
 
 def set_product_provider(provider: ProductProvider | None) -> None:
-    """From now on ask ``provider`` for every library (it returns a path); None goes back to building on the spot."""
+    """From now on, get the path of every library from ``provider``. None restores building in this process."""
     global _provider
     _provider = provider
 
 
 def only_build() -> None:
-    """From now on CUDA products are asked for and not loaded, so that no device is needed. For a worker that builds."""
+    """From now on, build CUDA products without loading them, so that no device is needed. For a worker that builds."""
     global _only_builds
     _only_builds = True
 
 
 def only_builds() -> bool:
-    """Whether CUDA products are only asked for in this process."""
+    """Whether this process builds CUDA products without loading them."""
     return _only_builds
 
 
 def build(request: BuildRequest) -> str:
-    """Path of the library for ``request``: from the provider where one is set, else built here.
+    """Path of the library for ``request``: from the provider if one is set, else built here.
 
     Raises:
         BuildError: an option is not allowed, or the compiler failed; ``log`` holds its output.
@@ -108,21 +108,21 @@ def extension_source_of(cpp_part: str, cuda_part: str) -> str:
 
 
 def extension_parts(source: str) -> tuple[str, str]:
-    """C++ part and CUDA part of such a source."""
+    """The C++ part and the CUDA part of the source of a "torch_cuda_extension"."""
     cpp_part, _, cuda_part = source.partition(_CUDA_PART)
     return cpp_part, cuda_part
 
 
 def compile_command(request: BuildRequest, out_path: str, source_path: str, *, fewer: bool = False) -> list[str]:
-    """The C++ compiler's arguments for a request; needs neither torch imported nor any part of the candidate run.
+    """The C++ compiler's command line for a request. It neither imports torch nor runs any part of the candidate.
 
-    ``fewer``: let ``torch/extension.h`` be our own, which takes in what extensions mostly need.
+    With ``fewer``, our own ``torch/extension.h`` is included. It has only the headers that most extensions need.
 
     Raises:
         BuildError: an option is not allowed, the extension's name is no identifier, or the language needs a device.
     """
     if "cuda" in request.language:
-        raise BuildError("outside of the referee CUDA sources of an extension are built by torch's own load_inline")
+        raise BuildError("only the referee builds CUDA extensions this way: elsewhere use torch's own load_inline")
     check_flags(request.flags)
     if request.language == "cpp":
         return cpp_command("g++", request.flags, source_path, out_path)
@@ -139,12 +139,12 @@ def compile_command(request: BuildRequest, out_path: str, source_path: str, *, f
 
 
 def torch_preamble() -> str:
-    """What the C++ source of an extension begins with, and what is precompiled for it."""
+    """The first line of an extension's C++ source; it is precompiled."""
     return "#include <torch/extension.h>\n"
 
 
 def torch_preamble_command(flags: Sequence[str], header: str, out: str) -> list[str]:
-    """The command that precompiles a header of torch's for sources with ``flags``, which are to be read after it."""
+    """The command that precompiles a torch header for sources that include it first and are built with ``flags``."""
     options = [flag for flag in flags if not flag.startswith("-D")]
     return [*torch_options(options, fewer=True), "-x", "c++-header", "-o", out, header]
 

@@ -1,4 +1,4 @@
-"""Builds C++ on this machine, for this machine, with a cache named by content."""
+"""Builds C++ on this machine, for this machine, with a cache keyed by content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 BASE_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
-# A kernel calls its own function, and not one of the same name in libc or in the interpreter.
+# A kernel calls its own functions, not functions of the same name in libc or in the interpreter.
 _OWN_FIRST = "-Wl,-Bsymbolic-functions"
 LOG_LIMIT = 4096
 
@@ -56,7 +56,7 @@ def cpp_command(compiler: str, flags: Sequence[str], source: str, out: str) -> l
 
 
 def header_command(flags: Sequence[str], source: str, out: str) -> list[str]:
-    """The command line that precompiles a header for builds with ``flags``; macros and libraries play no part."""
+    """The command line that precompiles a header for builds with ``flags``. Macros and libraries are ignored."""
     options = [flag for flag in flags if not flag.startswith(("-D", "-l"))]
     return ["g++", *BASE_FLAGS, *options, "-x", "c++-header", "-o", out, source]
 
@@ -74,7 +74,7 @@ def define_flags(defines: Mapping[str, int | float | str | bool] | None) -> tupl
 
 @functools.lru_cache(maxsize=1)
 def processor() -> str:
-    """What ``-march=native`` depends on: the instruction sets of this machine's processor."""
+    """The instruction sets of this machine's processor, which ``-march=native`` depends on."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         wanted = ("model name", "flags", "Features", "CPU part")
@@ -84,7 +84,7 @@ def processor() -> str:
 
 @functools.lru_cache(maxsize=4)
 def compiler_version(compiler: str = "g++") -> str:
-    """First line of the compiler's ``--version``; BuildError where there is no such compiler."""
+    """First line of the compiler's ``--version``; raises BuildError if the compiler is missing."""
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -101,7 +101,7 @@ def cache_root() -> Path:
 def build_cached(
     parts: Mapping[str, Any], source: str, command: Callable[[str, str], list[str]], *, suffix: str = "cpp"
 ) -> str:
-    """Path of the library built from ``source`` (a file with ``suffix``), from the cache where it is there.
+    """Path of the library built from ``source`` (a file with ``suffix``), from the cache if it is there.
 
     The key is the hash of ``parts``, the source, the compiler and the processor. Each build works in a folder of its
     own and moves its product into place in one step, so neither a race nor a kill leaves half a library behind.
@@ -146,7 +146,7 @@ def cpp(
     flags: Sequence[str] = (),
     build: Callable[[str, tuple[str, ...]], str] = build_locally,
 ) -> Library:
-    """Build C++ source with ``extern "C"`` functions and load it; see the module's text."""
+    """Build C++ source with ``extern "C"`` functions and load it."""
     macros = define_flags(defines)
     options = (*flags, *macros)
     path = build(source, options)

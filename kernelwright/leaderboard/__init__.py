@@ -1,6 +1,6 @@
-"""The leaderboard: pages and JSON over a store that is only ever read, with the evidence behind every number.
+"""The leaderboard: pages and JSON over a store, with the evidence behind every number. The store is only read.
 
-Importing this is cheap; FastAPI and Pygments come with :func:`create_app`.
+Importing this package is cheap: :func:`create_app` imports FastAPI and Pygments.
 """
 
 from __future__ import annotations

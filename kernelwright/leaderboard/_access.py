@@ -1,6 +1,6 @@
-"""Who may ask for what: the guard before everything else, and the headers of every answer.
+"""Access control: a guard in front of the application, and the security headers of every answer.
 
-The guard is plain ASGI, so that nothing is parsed, routed or read from the store for a request that it refuses.
+The guard is plain ASGI. For a request that it refuses, nothing is parsed, routed or read from the store.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ HEADERS: Mapping[str, str] = {
 
 
 class Known(Protocol):
-    """What is known of a token."""
+    """The owner and the scopes of a token."""
 
     @property
     def name(self) -> str:
-        """Whose it is."""
+        """The name of its owner."""
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """What it is for: ``read``, ``submit``."""
+        """What it allows: ``read``, ``submit``."""
 
 
 class Verifier(Protocol):
-    """Whoever knows tokens."""
+    """Checks tokens."""
 
     def verify(self, secret: str) -> Known | None:
-        """What is known of a token; None for one that is wrong, revoked or expired."""
+        """The owner and scopes of a token; None if it is wrong, revoked or expired."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a server lets through.
+    """The requests that a server accepts.
 
     Attributes:
-        hosts: names by which the server may be asked for, without a port.
-        tokens: who knows tokens; None where there are none.
-        reading_needs_token: whether pages are for holders of a token alone.
-        max_body_bytes: of a request.
+        hosts: accepted names in the Host header, without a port.
+        tokens: checks tokens; None for a server without tokens.
+        reading_needs_token: whether pages need a token with the scope ``read``.
+        max_body_bytes: limit of a request's body.
     """
 
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -78,11 +78,11 @@ class Access:
 
 
 class TooLarge(Exception):
-    """A body that goes beyond the limit while it is read."""
+    """A body exceeds the limit while it is read."""
 
 
 class Guard:
-    """Refuses what is not for this server, what comes from other sites' pages, what is too large, and strangers."""
+    """Refuses requests for other hosts, from other sites' pages, that are too large, or that lack a needed token."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -120,7 +120,7 @@ class Guard:
         if len(address) > MAX_URL_BYTES:
             return _plain(414, "the address is too long")
         if not address.isascii():
-            return _plain(400, "the address holds what must be quoted")
+            return _plain(400, "the address holds characters that must be quoted")
         if len(scope["headers"]) > MAX_HEADERS:
             return _plain(431, "too many headers")
         if scope["method"] not in _SAFE and _is_foreign(headers, hosts[0]):
@@ -133,11 +133,11 @@ class Guard:
         return self._stranger(scope, headers)
 
     def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
-        """An answer to whoever shows no token where one is needed; else None, and the holder is noted."""
+        """The refusal of a request that lacks a needed token, else None. The token's holder is noted in the scope."""
         given = bearer(headers)
         try:
             known = self._access.tokens.verify(given) if given and self._access.tokens is not None else None
-        except KernelwrightError:  # the file of the tokens cannot be read: nobody is let in
+        except KernelwrightError:  # the file of the tokens cannot be read: every request is refused
             return _plain(503, "tokens cannot be checked now")
         scope.setdefault("state", {})["holder"] = known
         path = scope["path"]
@@ -145,7 +145,7 @@ class Guard:
             return None
         if known is None:
             is_page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-            if is_page and "authorization" not in headers:  # nor is it one whose cookie is worth nothing any more
+            if is_page and "authorization" not in headers:  # a browser, whether it has no cookie or an expired one
                 return RedirectResponse(LOGIN, status_code=303)
             return _plain(
                 401, "a token is needed: send it as 'Authorization: Bearer ...'", {"WWW-Authenticate": "Bearer"}
@@ -184,17 +184,17 @@ class Guard:
 
 
 def bearer(headers: Headers) -> str:
-    """The token of a request, from its header or its cookie; empty where it has none."""
+    """The token of a request, from its header or its cookie; empty without one."""
     kind, _, secret = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and secret:
         return secret.strip()
-    # Not by http.cookies, which takes seconds for a quoted value of backslashes (CVE-2024-7592); ours is not quoted.
+    # http.cookies would take seconds for a quoted value of backslashes (CVE-2024-7592). Our cookie is not quoted.
     pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
     return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
 def _is_foreign(headers: Headers, host: str) -> bool:
-    """Whether a browser says that another site's page sent this."""
+    """Whether the browser's headers say that another site's page sent the request."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")

@@ -32,13 +32,13 @@ from kernelwright.leaderboard._site import Site
 from kernelwright.submissions import Spool
 
 _HEADINGS = {
-    400: "That is not understood",
+    400: "Bad request",
     401: "A token is needed",
     403: "That is not allowed",
     404: "There is no such page",
-    405: "That cannot be done here",
-    409: "That cannot be had",
-    422: "That is not understood",
+    405: "Method not allowed",
+    409: "Not available",
+    422: "Invalid input",
     500: "Something broke",
     503: "Not now",
 }
@@ -57,27 +57,27 @@ def create_app(
     ending: Callable[[], bool] = lambda: False,
     maker: Maker | None = None,
 ) -> FastAPI:
-    """The leaderboard of a store, as an ASGI application. The store is opened read-only.
+    """The leaderboard of a store as an ASGI application. The store is opened read-only.
 
     Args:
-        access: what is let through; by default whoever asks for this machine by one of its own names.
-        spool: where submissions are written; None where none are accepted. They need ``access.tokens``.
-        cache_dir: where the lint keeps what it found.
-        poll_s: seconds between two looks at a live run.
-        cached: whether answers are kept as long as the store does not change.
-        ending: whether the server is about to end: whoever follows a live run is let go then.
-        maker: who makes pages that are not kept; by default this application.
+        access: the requests to accept; by default those to this machine's loopback names.
+        spool: where submissions are written; None to accept none. Submissions need ``access.tokens``.
+        cache_dir: folder of the recorded lint findings.
+        poll_s: seconds between two queries for a live run.
+        cached: whether answers are cached while the store does not change.
+        ending: whether the server is about to end. Event streams of live runs then close.
+        maker: makes the pages that are not cached; by default this application.
 
     Raises:
-        StoreError: there is no store there, or it is not up to date.
-        UsageError: submissions without tokens.
+        StoreError: there is no store, or its schema is not up to date.
+        UsageError: a spool is given without tokens.
     """
     access = access or Access()
     if spool is not None and access.tokens is None:
         raise UsageError("submissions need tokens", hint="run 'kernelwright tokens create NAME --scope submit'")
     version = Version(store)
     reader = Reader(store, version if cached else None)
-    _ = reader.store  # what is wrong with it is said before anything is served
+    _ = reader.store  # raises now if the store cannot be opened
     site = Site(reader, accepts_submissions=spool is not None)
 
     @asynccontextmanager
@@ -110,7 +110,7 @@ def create_app(
 
 
 def create_page_app(store: Path, *, accepts_submissions: bool, cache_dir: Path | None) -> FastAPI:
-    """What a process runs that makes pages for another one: those alone, without guard and cache."""
+    """The application of a page-making process: only the pages, without guard and cache."""
     site = Site(Reader(store, Version(store)), accepts_submissions=accepts_submissions)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_pages(app, site, cache_dir or store.parent)
@@ -128,7 +128,7 @@ def _add_pages(app: FastAPI, site: Site, cache_dir: Path) -> None:
 
 
 def _add_own(app: FastAPI, site: Site, access: Access) -> None:
-    """What belongs to no page: assets, health, the login, the description."""
+    """Add the routes that are no data pages: assets, health, login, API description."""
 
     @app.get("/static/{tag}/{name:path}", include_in_schema=False)
     def asset(request: Request, tag: str, name: str) -> Response:
@@ -199,12 +199,12 @@ def _add_errors(app: FastAPI, site: Site, access: Access) -> None:
     @app.exception_handler(StoreError)
     def store(request: Request, error: StoreError) -> Response:
         _log.error("%s: %s", request.url.path, error)
-        return told(request, 503, "the store cannot be read now", "whoever runs this server sees why in its log")
+        return told(request, 503, "the store cannot be read now", "the server's log says why")
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> Response:
-        text = "something broke; whoever runs this server sees what in its log\n"
-        headers = {**access.headers, "Cache-Control": "no-store"}  # this is sent outside of the guard
+        text = "something broke; the server's log says what\n"
+        headers = {**access.headers, "Cache-Control": "no-store"}  # sent outside of the guard, which would add them
         return PlainTextResponse(text, status_code=500, headers=headers)
 
 

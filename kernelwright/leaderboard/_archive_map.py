@@ -1,4 +1,4 @@
-"""A search's archive as a grid: the best kernel of each cell, by the two axes on which its cells differ most."""
+"""A search's archive as a grid of the best kernels, along the two axes with the most different values."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from kernelwright.store import Store
 
 STEPS = 10  # of the colour scale
-_MOST_EVALUATIONS = 5_000  # of a run: the archive is made anew from all of them
+_MOST_EVALUATIONS = 5_000  # of a run; the archive is rebuilt from all of them
 
 
 class Cell(NamedTuple):
-    """A place of the grid; ``step`` is its colour, from 0 to 9, None where it has no kernel that was timed."""
+    """A place of the grid. ``step`` is its colour, from 0 to 9; None without a timed kernel."""
 
     elite: Elite | None
     step: int | None
-    more: int  # elites that lie here as well, by other axes
+    more: int  # further elites at this place, which differ on other axes
 
 
 class Map(NamedTuple):
@@ -39,10 +39,10 @@ class Map(NamedTuple):
 
 
 def archive_of(store: Store, problem: str, run_id: str | None) -> dict[str, Any]:
-    """The archive that a run has of a problem; of the latest run that searched on it where none is named.
+    """The archive of a run for a problem; without a run's id, that of the latest run that searched on the problem.
 
     Returns:
-        ``run``: its id or None; ``reason``: why there is no map, or empty; ``maps``: one for each island.
+        ``run``: the run's id or None; ``reason``: why there is no map, or empty; ``maps``: one for each island.
     """
     from kernelwright.campaign import searches_of
 
@@ -61,7 +61,7 @@ def archive_of(store: Store, problem: str, run_id: str | None) -> dict[str, Any]
     try:
         views = searches_of(store, store.run(run), problem)
     except (UsageError, ValueError) as error:
-        return {"run": run, "reason": f"its archive cannot be made again: {error}", "maps": []}
+        return {"run": run, "reason": f"its archive cannot be rebuilt: {error}", "maps": []}
     islands = [island for view in views for island in view.islands if island.elites]
     return {"run": run, "reason": "" if islands else "nothing passed yet", "maps": [map_of(i) for i in islands]}
 

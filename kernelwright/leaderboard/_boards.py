@@ -1,4 +1,4 @@
-"""Figures of a board: how each entrant stands on the problems of a suite, against one baseline on one device."""
+"""The figures of a board: each entrant's results on a suite's problems, over one baseline on one device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THRESHOLDS = (0.0, 1.0, 1.5, 2.0)
 
 
 class Place(NamedTuple):
-    """Which board: a suite on a device against a baseline."""
+    """The key of a board: a suite, a device and a baseline."""
 
     suite: str
     environment: str
@@ -29,10 +29,10 @@ class Place(NamedTuple):
 
 
 class Filters(NamedTuple):
-    """What narrows a board; None leaves it as it is.
+    """The filters of a board; None does not filter.
 
     ``sizes``: ``own`` for problems as their files have them, ``changed`` for those in other sizes or variants.
-    ``until``: the board as it was then, an ISO date or time, by what is known today.
+    ``until``: show the board as of this ISO date or time, by today's verdicts.
     """
 
     level: int | None = None
@@ -47,13 +47,13 @@ class Entry(NamedTuple):
     """An entrant's row.
 
     Attributes:
-        mean: geometric mean of its speedups over all problems of the board, one without a kernel counting as 1; with
-            a 95% interval over problems. ``solved_mean``: over those with a kernel alone.
+        mean: geometric mean of its speedups over all problems of the board, with a 95% interval over problems. A
+            problem without a kernel counts as 1. ``solved_mean``: the mean over problems with a kernel.
         fast: by p, the share of the board's problems that it solved more than p times as fast as the baseline.
-        correct_rate: share of its judged candidates that passed. ``coverage``: share of problems that it tried. None on
-            a board as it was: attempts are counted without their dates.
-        confirmed: of its kernels that count, how many were confirmed in fresh processes.
-        cost_usd: of the runs that wrote them; None where it is not known, as on a board as it was.
+        correct_rate: share of its judged candidates that passed. ``coverage``: share of problems that it tried. Both
+            are None with ``until``, because attempts are counted without dates.
+        confirmed: number of its counted kernels that were confirmed in fresh processes.
+        cost_usd: cost of the runs that wrote them; None if unknown, as with ``until``.
     """
 
     author: str
@@ -75,7 +75,7 @@ class Entry(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A board with its rows, the problems that it is over, and what its filters can be set to."""
+    """A board with its rows, its problems, and the possible values of its filters."""
 
     place: Place
     filters: Filters
@@ -86,7 +86,7 @@ class Board(NamedTuple):
 
 
 def places_of(store: Store) -> list[dict[str, Any]]:
-    """Where something stands, the fullest first: suite, environment, device, baseline, problems."""
+    """The boards that have kernels, the fullest first: suite, environment, device, baseline, problems."""
     found: dict[Place, dict[str, Any]] = {}
     for row in store.board_places():
         key = Place(row["suite"], row["environment"], row["baseline"])
@@ -99,17 +99,17 @@ def places_of(store: Store) -> list[dict[str, Any]]:
 def choose_place(
     places: Sequence[Mapping[str, Any]], suite: str | None, environment: str | None, baseline: str | None
 ) -> Place | None:
-    """The place that was asked for; what was left open is taken from the fullest one that fits, eager first.
+    """The wanted board. Of several that fit, the one with the most problems; at a tie, the one against eager.
 
     Raises:
-        UsageError: nothing stands there.
+        UsageError: no board fits.
     """
     wanted = {"suite": suite, "environment": environment, "baseline": baseline}
     fitting = [place for place in places if all(value in (None, place[key]) for key, value in wanted.items())]
     if not fitting:
         if any(wanted.values()):
             said = ", ".join(f"{key} {value!r}" for key, value in wanted.items() if value)
-            raise UsageError(f"nothing stands on a board of {said}", hint="leave one of them out")
+            raise UsageError(f"no kernel is on a board of {said}", hint="leave one of them out")
         return None
     best = max(fitting, key=lambda place: (place["problems"], place["baseline"] == "eager"))
     return Place(best["suite"], best["environment"], best["baseline"])
@@ -119,7 +119,7 @@ def board_of(store: Store, place: Place, filters: Filters, costs: Mapping[tuple[
     """A board.
 
     Args:
-        costs: dollars by author and recipe; who is missing cost nothing.
+        costs: dollars by author and recipe; an entrant that is missing cost nothing.
     """
     rows = store.entrants(place.environment, place.baseline, backend=filters.backend, until=filters.until)
     dtypes = {row["problem"]: dtype_of(row["inputs"]) for row in rows}
@@ -160,7 +160,7 @@ def board_of(store: Store, place: Place, filters: Filters, costs: Mapping[tuple[
 
 
 def sort_entries(entries: Iterable[Entry], sort: str, *, ascending: bool = False) -> list[Entry]:
-    """Entries by a column; those without a figure last."""
+    """Entries sorted by a column; entries without a value come last."""
 
     def key(entry: Entry) -> tuple[bool, float]:
         value = _figure(entry, sort)
@@ -171,10 +171,10 @@ def sort_entries(entries: Iterable[Entry], sort: str, *, ascending: bool = False
 
 
 def progress_of(store: Store, place: Place, problems: Sequence[str], filters: Filters) -> list[dict[str, Any]]:
-    """The board's best so far: each time that a problem's best kernel changed, the geometric mean over all problems.
+    """The board's best mean over time: a point whenever a problem's best kernel changed.
 
-    Of each problem the best confirmed kernel so far counts where there is one, else the best of the searches; one
-    without a kernel counts as 1, and so does one whose best is slower than the baseline.
+    The mean is geometric, over all problems. A problem counts with its best confirmed kernel so far, else with the best
+    one of the searches. It counts as 1 without a kernel, and if its best kernel is slower than the baseline.
     """
     known = dict.fromkeys(problems, 0.0)
     confirmed: dict[str, float] = {}
@@ -196,7 +196,7 @@ def progress_of(store: Store, place: Place, problems: Sequence[str], filters: Fi
 
 
 def dtype_of(inputs: str) -> str:
-    """The first dtype that inputs in words name; empty where they name none."""
+    """The first dtype in a description of inputs; empty if it contains none."""
     found = _DTYPE.search(inputs or "")
     return found[1] if found else ""
 
@@ -223,7 +223,7 @@ def _entry(
     cost_usd: float | None,
 ) -> Entry:
     best: dict[str, Mapping[str, Any]] = {}
-    for row in rows:  # of several languages the best one counts
+    for row in rows:  # the best of several languages counts
         held = best.get(row["problem"])
         if held is None or _standing(row) > _standing(held):
             best[row["problem"]] = row
@@ -257,7 +257,7 @@ def _entry(
 
 
 def _log(speedup: float) -> float:
-    """A speedup's logarithm; what no clock can measure counts as no speedup."""
+    """A speedup's logarithm. A speedup of 0 or infinity (times that no clock resolves) counts as 1."""
     return math.log(speedup) if 0.0 < speedup < math.inf else 0.0
 
 

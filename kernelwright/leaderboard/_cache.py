@@ -1,8 +1,8 @@
-"""Answers that were given before, as long as nothing was written since.
+"""A cache of whole answers, valid as long as the store does not change.
 
-SQLite counts what other connections commit (``PRAGMA data_version``): where that number is the same, so is every page.
-A store that is being written to changes all the time; its pages are at most ``STALE_S`` old. Whoever asks for a page
-that is being made waits for that one.
+SQLite counts the commits of other connections (``PRAGMA data_version``). While that number is the same, so is every
+page. A store in use changes all the time; its pages may be up to ``STALE_S`` old. A request for a page that is being
+made waits for that page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEVER = ("/submissions", "/submit", "/login", "/static/", "/healthz", "/docs/",
 
 
 class Version:
-    """Says whether a store changed. One connection of its own, which never waits."""
+    """Tells whether a store changed. It has its own connection, which never waits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -39,7 +39,7 @@ class Version:
         self._lock = threading.Lock()
 
     def __call__(self) -> Hashable:
-        """Something that is another one after every commit, and where another file has taken the store's place.
+        """A value that changes after every commit, and if another file replaces the store.
 
         Raises:
             OSError, sqlite3.Error: there is no store, or it cannot be read now.
@@ -54,7 +54,7 @@ class Version:
             return self._opened, self._connection.execute("PRAGMA data_version").fetchone()[0]
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -72,14 +72,14 @@ _Key = tuple[str, bytes, bool]
 class _Making(NamedTuple):
     version: Hashable
     began_s: float
-    kept: asyncio.Future[_Kept | None]  # None where that went wrong
+    kept: asyncio.Future[_Kept | None]  # None after an error
 
 
 class Cache:
-    """Keeps whole answers to GET requests by their address, compressed once; each is made once for all who wait.
+    """Caches whole answers to GET requests by address, compressed once. Simultaneous requests share one answer.
 
     Args:
-        maker: who makes them; by default ``app`` itself.
+        maker: makes the answers; by default ``app`` itself.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Cache:
         while kept is None:
             try:
                 version, now_s = self._version(), time.monotonic()
-            except (OSError, sqlite3.Error):  # whoever answers says what is wrong with the store
+            except (OSError, sqlite3.Error):  # the application reports what is wrong with the store
                 await self._app(scope, receive, send)
                 return
             found, making = self._kept.get(key), self._making.get(key)

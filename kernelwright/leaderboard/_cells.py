@@ -1,6 +1,6 @@
-"""What cells of tables hold, as HTML: numbers, speedups, times, links. Every text in it is escaped.
+"""The contents of table cells as HTML: numbers, speedups, times, links. All text is escaped.
 
-Templates take these from ``_macros.html``, where a macro for each would take ten times as long.
+Templates import these functions through ``_macros.html``. Macros would take ten times as long.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from markupsafe import Markup, escape
 
 NONE = Markup("–")
 _HUGE = 1e300
-_WHOLE = ((0.01, 0), (0.1, 1), (1, 2), (10, 3), (100, 4), (1000, 5))  # below what size so many digits are not decimals
+_WHOLE = ((0.01, 0), (0.1, 1), (1, 2), (10, 3), (100, 4), (1000, 5))  # (size, n): below size, digits + 2 - n decimals
 
 
 def path_of(*parts: str) -> str:
-    """A path of this site whose parts may hold anything."""
+    """A path of this site; its parts are quoted."""
     return "/" + "/".join(quote(part, safe="/@=,._-:") for part in parts)
 
 
 def number(value: Any, digits: int = 3, unit: str = "") -> Markup:
-    """1.53, 15.3, 1,530: so many significant digits, without an exponent where they can be read so; integers whole."""
+    """A number with ``digits`` significant digits (1.53, 15.3, 1,530), with an exponent only if tiny or huge."""
     return NONE if _is_none(value) else Markup(f"{_digits(value, digits)}{_unit(unit)}")
 
 
 def speedup(median: Any, low: Any, high: Any, faster: bool | None = None) -> Markup:
-    """A speedup. ``faster`` is the claim: true, false (the interval does not carry it), or none where none is made."""
+    """A speedup. ``faster`` is the claim: True, False (the interval does not support it), or None for no claim."""
     if _is_none(median):
         return NONE
     text = f'<span class="speedup{" good" if faster else ""}">{_digits(median, 3)}x</span>{_interval(low, high)}'
@@ -35,12 +35,12 @@ def speedup(median: Any, low: Any, high: Any, faster: bool | None = None) -> Mar
 
 
 def percent(share: Any) -> Markup:
-    """A share of one as a percentage; all of a column have one decimal place, so that they stand below each other."""
+    """A share of one as a percentage, with one decimal place so that the values of a column line up."""
     return NONE if _is_none(share) else Markup(f"{100 * share:.1f}%")
 
 
 def latency(ms: Any, low: Any = None, high: Any = None) -> Markup:
-    """A time in ms, or in µs where it is below one; with an interval where one is given."""
+    """A time in ms, or in µs below 1 ms; with its interval if given."""
     if _is_none(ms):
         return NONE
     by, unit = (1, "ms") if ms >= 1 else (1000, "µs")
@@ -49,7 +49,7 @@ def latency(ms: Any, low: Any = None, high: Any = None) -> Markup:
 
 
 def dollars(cost: Any, digits: int = 4) -> Markup:
-    """Dollars, where they are known."""
+    """An amount in dollars, or "unknown"."""
     return Markup("unknown") if _is_none(cost) else Markup(f"${cost:.{digits}f}")
 
 
@@ -59,35 +59,35 @@ def badge(text: Any, kind: str = "quiet") -> Markup:
 
 
 def status_badge(status: Any) -> Markup:
-    """How an evaluation ended."""
+    """The status of an evaluation."""
     bad = status in ("REWARD_HACK", "QUARANTINED")
     return badge(status, "good" if status == "PASSED" else "bad" if bad else "warn")
 
 
 def state_badge(state: Any) -> Markup:
-    """How a run, or a problem of one, stands."""
+    """The state of a run, or of a problem of a run."""
     kinds = {"finished": "good", "done": "good", "failed": "bad", "running": "warn"}
     return badge(state, kinds.get(state, "quiet"))
 
 
 def timed_badge(confirmed: Any) -> Markup:
-    """Whether a kernel's time was confirmed in fresh processes, or is one that a search took."""
+    """Whether a kernel's time was confirmed in fresh processes, or comes from a search."""
     return badge("confirmed", "good") if confirmed else badge("search", "quiet")
 
 
 def short(sha: Any) -> Markup:
-    """A hash, cut; the whole of it can be seen by pointing at it."""
+    """The first digits of a hash; the tooltip shows all."""
     return Markup(f'<code class="hash" title="{escape(sha)}">{escape(sha[:12])}</code>') if sha else NONE
 
 
 def kernel_link(sha: str, evaluation: Any) -> Markup:
-    """An evaluation's kernel."""
+    """A link to an evaluation's kernel."""
     query = urlencode({"evaluation": evaluation})
     return Markup(f'<a href="{escape(path_of("kernels", sha))}?{escape(query)}">{short(sha)}</a>')
 
 
 def problem_link(problem: str, **where: Any) -> Markup:
-    """A problem without its suite, where that is plain from the place; ``where`` it is shown: see the page's query."""
+    """A link to a problem, named without its suite. ``where`` is the query of its page."""
     _, slash, rest = problem.partition("/")
     query = urlencode({name: value for name, value in where.items() if not (_is_none(value) or value == "")})
     address = f"{path_of('problems', problem)}?{query}" if query else path_of("problems", problem)
@@ -95,12 +95,12 @@ def problem_link(problem: str, **where: Any) -> Markup:
 
 
 def stamp(iso: Any) -> Markup:
-    """A UTC time as the store keeps it, for a column whose head says that it is UTC."""
+    """A UTC time of the store, without "UTC": the column's heading says it."""
     return _time(iso, "")
 
 
 def when(iso: Any) -> Markup:
-    """A UTC time as the store keeps it."""
+    """A UTC time of the store, with "UTC"."""
     return _time(iso, " UTC")
 
 
@@ -117,7 +117,7 @@ def _interval(low: Any, high: Any) -> str:
 
 
 def _unit(unit: str) -> str:
-    """ "x" and "%" stand at the number, others after a space that does not break."""
+    """The unit: "x" and "%" directly follow the number, others come after a non-breaking space."""
     return f"&nbsp;{escape(unit)}" if unit and unit not in ("x", "%") else unit
 
 

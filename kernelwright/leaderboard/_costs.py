@@ -1,4 +1,4 @@
-"""What entrants cost: dollars of all runs that wrote for them, asked once in a while."""
+"""The costs of entrants: dollars of all their runs, read from the store once in a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT_S = 20.0
 
 
 class Costs:
-    """Dollars by author and recipe. What a finished run cost does not change, and is asked for once."""
+    """Dollars by author and recipe. The cost of a finished run does not change, so it is read once."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -27,7 +27,7 @@ class Costs:
         self._lock = threading.Lock()
 
     def by_entrant(self) -> dict[tuple[str, str], float | None]:
-        """The sums; None where the cost of a run is not known."""
+        """The sums; None if the cost of a run is unknown."""
         with self._lock:
             if time.monotonic() - self._made_s >= _KEPT_S:
                 self._totals = self._sum()

@@ -1,4 +1,4 @@
-"""Sources in colour. What is coloured is hostile text: Pygments escapes it, and nothing else of it becomes markup."""
+"""Highlighted sources and differences. Sources are untrusted text, which Pygments escapes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-MOST_CHARS = 100_000  # beyond it a source is shown plain
+MOST_CHARS = 100_000  # longer sources are shown without colour
 _CONTEXT = 4
 _MOST_STEPS = 20_000_000  # of a comparison of lines: about a second
-_MOST_PAIRS = 64  # of equal lines, where all of them would take too long
+_MOST_PAIRS = 64  # of equal lines, if comparing all of them would take too long
 
 
 class DiffLine(NamedTuple):
@@ -27,9 +27,9 @@ class DiffLine(NamedTuple):
 
 @lru_cache(maxsize=64)
 def highlight(source: str, language: str = "python") -> Markup:
-    """A source as HTML with the class ``code``, without white space at the ends of its lines.
+    """A source as HTML with the class ``code``, without trailing white space in its lines.
 
-    Lines of nothing but blanks cost Pygments time that grows with their number squared: 100 KB of them, minutes.
+    Pygments needs time quadratic in the number of lines that contain only blanks: minutes for 100 KB of them.
     """
     from pygments import highlight as coloured
     from pygments.formatters import HtmlFormatter
@@ -41,7 +41,7 @@ def highlight(source: str, language: str = "python") -> Markup:
 
 
 def difference(before: str, after: str) -> list[DiffLine]:
-    """What changed from one source to another, with a few lines around each change."""
+    """The changes from one source to another, with a few lines around each change."""
     a, b = before.splitlines(), after.splitlines()
     lines: list[DiffLine] = []
     for group in _matcher(a, b).get_grouped_opcodes(_CONTEXT):
@@ -58,9 +58,9 @@ def difference(before: str, after: str) -> list[DiffLine]:
 
 
 def _matcher(a: list[str], b: list[str]) -> difflib.SequenceMatcher[str]:
-    """Compares lines, in time that is bounded: each pair of equal lines may be looked at once for each line.
+    """A matcher of lines with bounded time: each pair of equal lines may be visited once for each line.
 
-    Where there are too many such pairs, lines that come often are matched next to others alone, or none are at all.
+    With too many pairs, frequent lines are matched only next to other matches, or no lines are matched.
     """
     ours, theirs = Counter(a), Counter(b)
     pairs = {line: count * theirs[line] for line, count in ours.items()}

@@ -1,4 +1,4 @@
-"""All that is known of a kernel: where it came from, what the referee said, and what led to it."""
+"""The data of a kernel's page: its origin, its verdicts, its profile, and the advice and replies that led to it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _METRICS = {
     "arithmetic_intensity": "operations per byte",
     "gflops": "GFLOP/s",
     "gbytes_per_s": "GB/s",
-    "time_memory_ms": "ms that its necessary memory traffic takes at the machine's bandwidth",
-    "time_compute_ms": "ms that its arithmetic takes at the machine's peak",
-    "time_instructions_ms": "ms that issuing its instructions takes",
+    "time_memory_ms": "ms for its necessary memory traffic at the machine's bandwidth",
+    "time_compute_ms": "ms for its arithmetic at the machine's peak",
+    "time_instructions_ms": "ms for issuing its instructions",
     "overhead_ms": "ms of calls",
     "distance_to_roofline": "times slower than the roofline allows",
     "instructions_per_call": "instructions a call",
     "instructions_per_flop": "instructions for each floating-point operation",
-    "traffic_ratio": "bytes moved over the necessary ones, from cold caches",
+    "traffic_ratio": "bytes moved / necessary bytes, from cold caches",
     "l1_misses_per_call": "first-level cache misses a call",
     "llc_misses_per_call": "last-level cache misses a call",
     "data_reads_per_call": "reads of memory a call",
@@ -43,7 +43,7 @@ _METRICS = {
     "code_bytes": "bytes of machine code",
     "vector_bits": "bits of its widest vectors",
     "vectorised_loops": "loops that the compiler vectorised",
-    "missed_loops": "loops that it did not",
+    "missed_loops": "loops that the compiler did not vectorise",
     "explicit_vector_loops": "loops written with vector types",
     "kernel_calls": "calls of own kernels in one forward",
     "own_share": "share of the time in own kernels",
@@ -51,7 +51,7 @@ _METRICS = {
 
 
 class Lead(NamedTuple):
-    """What led to a kernel: the Judge's advice on its parents, and the model's reply with its prompt."""
+    """The Judge's advice on a kernel's parents, and the model's replies that wrote the kernel, with prompts."""
 
     notes: Sequence[Note]
     replies: Sequence[Mapping[str, Any]]
@@ -60,10 +60,10 @@ class Lead(NamedTuple):
 def find(
     store: Store, sha: str, problem: str | None, evaluation: str | None
 ) -> tuple[Candidate, StoredEvaluation | None]:
-    """A kernel and the evaluation that is shown of it: the one asked for, else the one that it stands by.
+    """A kernel and the evaluation to show: the given one, else the one that decides its place.
 
     Raises:
-        UsageError: there is none, or several problems have it and none is named.
+        UsageError: no such kernel or evaluation exists, or the prefix fits several kernels.
     """
     if evaluation:
         shown = store.evaluation(evaluation)
@@ -90,7 +90,7 @@ def find(
 
 
 def commands(candidate: Candidate, store_name: str) -> dict[str, str]:
-    """The commands that show a kernel, and judge it again."""
+    """The commands that show, verify and export a kernel."""
     words = ["-p", candidate.problem_id, "--store", store_name]
     named = " ".join(map(shlex.quote, [candidate.sha256[:16], *words]))
     return {
@@ -101,7 +101,7 @@ def commands(candidate: Candidate, store_name: str) -> dict[str, str]:
 
 
 def metric_rows(profile: Profile | None) -> list[dict[str, Any]]:
-    """A profile's figures with what they say, known ones first."""
+    """A profile's figures with their meanings; figures without a known meaning come last."""
     if profile is None:
         return []
     known = [name for name in _METRICS if name in profile.metrics]
@@ -112,7 +112,7 @@ def metric_rows(profile: Profile | None) -> list[dict[str, Any]]:
 
 
 def roofline_of(verdict: Verdict) -> Any:
-    """Where a kernel lies under its machine's roof; empty where that is not known."""
+    """The roofline plot of a kernel; empty if its profile lacks the figures."""
     profile, timing = verdict.profile, verdict.timing
     if profile is None or timing is None or not _has(profile, *_OF_ROOFLINE):
         return ""
@@ -126,9 +126,9 @@ def roofline_of(verdict: Verdict) -> Any:
 
 
 def bandwidth_of(verdict: Verdict) -> tuple[float, float] | None:
-    """GB/s that a kernel reaches, and what its machine can do; None where that is not known.
+    """The GB/s that a kernel reaches, and the machine's maximum; None if unknown.
 
-    It is all that a roofline says of a kernel without floating-point operations.
+    For a kernel without floating-point operations, this is all that a roofline shows.
     """
     profile, timing = verdict.profile, verdict.timing
     if profile is None or timing is None or not _has(profile, "gbytes_per_s", "time_memory_ms"):
@@ -142,7 +142,7 @@ def _has(profile: Profile, *names: str) -> bool:
 
 
 def timing_plot(shown: StoredEvaluation) -> Any:
-    """The latency of every window that was timed, by whose it was."""
+    """A histogram of the latencies of all timed windows, by candidate and baselines."""
     samples: dict[str, list[float]] = defaultdict(list)
     for sample in shown.evaluation.samples:
         samples[sample.role].append(sample.latency_ms)
@@ -178,14 +178,14 @@ def family(store: Store, candidate: Candidate) -> tuple[Any, list[Candidate]]:
         try:
             ancestors.append(store.candidate(sha, problem=candidate.problem_id))
         except UsageError:
-            continue  # an ancestor that was never judged here
+            continue  # this ancestor was never judged here
         if len(ancestors) == 12:
             break
     return Markup(lineage(rows, drawn, "Lineage") if len(told) > 1 else ""), ancestors
 
 
 def _told(store: Store, shas: Sequence[str], problem: str) -> dict[str, dict[str, Any]]:
-    """By hash: the operator that made a kernel, and how it fared."""
+    """By hash: a kernel's operator, speedups and latest status."""
     marks = ", ".join("?" * len(shas))
     rows = store.query(
         "SELECT candidates.sha256, candidates.operator, "
@@ -208,7 +208,7 @@ def _node(sha: str, told: Mapping[str, Any] | None, shown: Candidate) -> Node:
 
 
 def _written_at(store: Store, candidate: Candidate, run_id: str) -> int | None:
-    """The step of a run at which a kernel was first judged: that of the reply that wrote it."""
+    """The step of a run at which a kernel was first judged. The reply that wrote it has the same step."""
     rows = store.query(
         "SELECT min(step) AS step FROM evaluations JOIN candidates ON candidates.id = candidate_id "
         "WHERE run_id = ? AND sha256 = ? AND problem = ?",
@@ -218,7 +218,7 @@ def _written_at(store: Store, candidate: Candidate, run_id: str) -> int | None:
 
 
 def lead_of(store: Store, candidate: Candidate, shown: StoredEvaluation | None) -> Lead:
-    """What led to a kernel, in the run that judged it."""
+    """The advice and the replies that led to a kernel, in the run that judged it."""
     notes: list[Note] = []
     for parent in candidate.parents[:4]:
         notes += [n for n in store.notes(candidate=parent) if shown is None or n.run_id in (None, shown.run_id)]

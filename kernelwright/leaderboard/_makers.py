@@ -1,7 +1,7 @@
-"""Who makes pages: this process, or a few of its own kind, so that reading what is kept waits for no page being made.
+"""Make pages in this process or in a few worker processes. With workers, cached pages need not wait for new ones.
 
-A page takes milliseconds of a core, and threads of one process would share one. The processes are forked from a clean
-server (``multiprocessing``'s *forkserver*), read the store each for itself, and end with whoever asked for them.
+A page takes milliseconds of a core, and the threads of one process would share one core. The workers are forked from a
+clean server (``multiprocessing``'s *forkserver*). Each reads the store itself, and ends with its parent process.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope
 
 LEAST_ZIPPED = 800
 MOST_MAKERS = 4
-_LEVEL = 2  # of compression: a third of the time of the usual one, for a tenth more bytes
+_LEVEL = 2  # of compression: takes a third of the default's time and gives a tenth more bytes
 _ZIPPED = ("text/", "application/json", "image/svg")
 _PRELOADED = ["kernelwright.leaderboard._app", "kernelwright.campaign", "kernelwright.leaderboard._makers"]
-_PASSED_ON = (b"accept", b"hx-request")  # of a request's headers: no page depends on who reads it
-_GARBAGE = 50_000  # objects made before garbage is looked for
-_TRIES = 3  # of a page whose process was killed
+_PASSED_ON = (b"accept", b"hx-request")  # request headers; no page depends on its reader
+_GARBAGE = 50_000  # new objects before a garbage collection
+_TRIES = 3  # for a page whose process was killed
 _PAUSE_S = 0.2
 _IN_THREADS = 2  # pages at once in this process: more would only take turns
 
 
 class Made(NamedTuple):
-    """A whole answer; ``zipped`` where it is worth it, ``tag`` names its content."""
+    """A whole answer. ``zipped`` is set if compression pays; ``tag`` is a hash of its content."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -46,7 +46,7 @@ class Made(NamedTuple):
 
 
 class Maker(Protocol):
-    """Makes answers to GET requests, ``at_once`` of them side by side."""
+    """Makes answers to GET requests, up to ``at_once`` at the same time."""
 
     at_once: int
 
@@ -55,7 +55,7 @@ class Maker(Protocol):
 
 
 class OwnMaker:
-    """Makes them by an application in this process."""
+    """Makes answers with an application in this process."""
 
     at_once = _IN_THREADS
 
@@ -83,15 +83,15 @@ class OwnMaker:
 
 
 class Makers:
-    """Makes them in processes of its own. A context manager: within it they are there.
+    """Makes answers in worker processes. A context manager, which starts and ends them.
 
     Args:
-        build: makes the application in each of them; it is pickled, and an exception of a page is, too.
-        count: how many processes.
+        build: makes the application in each worker. It is pickled, and so are exceptions of pages.
+        count: number of workers.
     """
 
     def __init__(self, build: Callable[[], ASGIApp], count: int) -> None:
-        self.at_once = count + 1  # one waits at the door, so that nobody idles
+        self.at_once = count + 1  # one more is queued, so that no worker idles
         self._build = build
         self._count = count
         self._context = multiprocessing.get_context("forkserver")
@@ -108,15 +108,15 @@ class Makers:
 
     def _started(self) -> ProcessPoolExecutor:
         pool = ProcessPoolExecutor(self._count, mp_context=self._context, initializer=_begin, initargs=(self._build,))
-        for _ in range(self._count):  # each is told to start when there is work and nobody is idle
+        for _ in range(self._count):  # the pool starts a worker when there is work and none is idle
             pool.submit(os.getpid)
         return pool
 
     async def __call__(self, scope: Scope, receive: Receive) -> Made:
-        """See :class:`Maker`. Where the processes were killed, others take their place.
+        """See :class:`Maker`. Killed workers are replaced.
 
         Raises:
-            BrokenProcessPool, OSError, EOFError: those were killed, too, or none can be started.
+            BrokenProcessPool, OSError, EOFError: the replacements were killed, too, or none can be started.
         """
         named = ("path", "raw_path", "query_string", "root_path", "scheme")
         asked = {name: scope[name] for name in named if name in scope}
@@ -133,14 +133,14 @@ class Makers:
                     self._pool = None
                 if not left:
                     raise
-                await asyncio.sleep(_PAUSE_S)  # whoever was killed may not be known to be dead yet
+                await asyncio.sleep(_PAUSE_S)  # the system may not have noticed the death yet
         if isinstance(found, Exception):
             raise found
         return found
 
 
 def count_makers() -> int:
-    """How many processes are worth it here; none where there is one core."""
+    """The number of workers that pays on this machine; 0 with a single core."""
     cores = len(os.sched_getaffinity(0))
     return min(cores, MOST_MAKERS) if cores > 1 else 0
 
@@ -150,12 +150,12 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def _begin(build: Callable[[], ASGIApp]) -> None:
-    """Start a maker's process: an application, and a loop of its own that goes on between pages."""
+    """Initialise a worker: build the application, and start an event loop that keeps running between pages."""
     global _maker, _loop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked for it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _maker, _loop = OwnMaker(build()), asyncio.new_event_loop()
-    gc.freeze()  # what is there stays; and a page's thousands of rows need no look at all of that
+    gc.freeze()  # objects made so far stay; collections after a page's many rows skip them
     gc.set_threshold(_GARBAGE)
     threading.Thread(target=_loop.run_until_complete, args=(asyncio.Event().wait(),), daemon=True).start()
 
@@ -168,14 +168,14 @@ def _end_with_parent() -> None:
 
 
 def _make(asked: dict[str, Any]) -> Made | Exception:
-    """The page, or what went wrong with it: raised, it would look like a process that went wrong."""
+    """The page, or its exception. A raised exception would look like a failed process."""
     assert _maker is not None
     assert _loop is not None
     fixed = {"type": "http", "method": "GET", "client": ("127.0.0.1", 1), "server": ("localhost", 1)}
     scope = {**fixed, "asgi": {"version": "3.0"}, "http_version": "1.1", **asked}
     try:
         return asyncio.run_coroutine_threadsafe(_maker(scope, _nothing_more), _loop).result()
-    except Exception as error:  # noqa: BLE001 - whatever a page raises is told where it was asked for
+    except Exception as error:  # noqa: BLE001 - the caller raises it again
         traceback.print_exc()
         return error
 

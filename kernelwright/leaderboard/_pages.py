@@ -1,4 +1,4 @@
-"""Pages as classes: methods that answer addresses."""
+"""Pages as classes: methods that answer requests to paths."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ROUTES = "_kernelwright_routes"
 
 
 def get(path: str, **options: Any) -> Callable[[Method], Method]:
-    """Let a method answer GET requests at ``path``; ``options`` are those of FastAPI's routes."""
+    """A decorator: the method answers GET requests at ``path``. ``options`` are those of FastAPI's routes."""
     return _answers("GET", path, options)
 
 
 def post(path: str, **options: Any) -> Callable[[Method], Method]:
-    """The same for POST requests."""
+    """As :func:`get`, for POST requests."""
     return _answers("POST", path, options)
 
 

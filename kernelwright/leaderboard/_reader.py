@@ -1,4 +1,4 @@
-"""The store as pages read it: read-only, a connection for each thread, and what many pages need asked for once."""
+"""The store for pages: read-only, one connection for each thread, with cached answers that many pages share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from kernelwright.store import Store
 
-BUSY_S = 5.0  # how long a page waits for whoever has the store for itself
-MOST_ROWS = 60_000  # that are kept for other pages
+BUSY_S = 5.0  # how long a page waits while another process locks the store
+MOST_ROWS = 60_000  # cached for other pages
 _Rows = list[dict[str, Any]]
 
 
 class Answers:
-    """Rows that a store gave, as long as nothing was written to it since; shared by all threads."""
+    """A cache of a store's rows, valid until the store is written to. All threads share it."""
 
     def __init__(self, version: Callable[[], Hashable], *, most_rows: int = MOST_ROWS) -> None:
         self._version = version
@@ -28,10 +28,10 @@ class Answers:
         self._lock = threading.Lock()
 
     def get(self, question: Hashable, ask: Callable[[], _Rows]) -> _Rows:
-        """The answer to a question, which nobody may change."""
+        """The rows that answer a question. Callers must not change them."""
         try:
             version = self._version()
-        except (OSError, sqlite3.Error):  # whoever asks the store itself is told what is wrong with it
+        except (OSError, sqlite3.Error):  # asking the store itself raises what is wrong with it
             return ask()
         with self._lock:
             kept = self._kept.get(question)
@@ -50,7 +50,7 @@ class Answers:
 
 
 class PageStore(Store):
-    """A store whose answers about all problems are shared between pages."""
+    """A store that shares answers about all problems between pages."""
 
     answers: Answers
 
@@ -103,7 +103,7 @@ class Reader:
     """Hands out read-only stores; closes all of them at the end.
 
     Args:
-        version: another one after every commit; without it, every page asks the store itself.
+        version: a value that changes after every commit; without it, nothing is cached.
     """
 
     def __init__(self, path: Path, version: Callable[[], Hashable] | None = None) -> None:
@@ -115,10 +115,10 @@ class Reader:
 
     @property
     def store(self) -> Store:
-        """This thread's store; another one where a file was put in the place of the one that was opened.
+        """This thread's store. It is opened again if another file has replaced the store's file.
 
         Raises:
-            StoreError: there is none, it is not ours, or it is not up to date.
+            StoreError: there is no store, the file is not a store, or its schema is not up to date.
         """
         found, file = getattr(self._local, "opened", (None, None))
         here = _file_at(self.path)
@@ -145,7 +145,7 @@ class Reader:
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Which file is there, by its device and number."""
+    """The device and inode of the file at a path; None without a file."""
     try:
         status = os.stat(path)
     except OSError:

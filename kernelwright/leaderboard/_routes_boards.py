@@ -1,4 +1,4 @@
-"""Boards: who stands where on a suite."""
+"""Pages of boards: the rankings of entrants on suites."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ assert set(Sort.__args__) == set(SORTS)  # type: ignore[attr-defined]
 
 
 class PlaceQuery(BaseModel):
-    """Which board; what is left open is taken from the fullest one that fits."""
+    """The key of a board. Missing parts are taken from the fullest board that fits."""
 
     suite: Short = None
     environment: Short = None
@@ -44,7 +44,7 @@ class PlaceQuery(BaseModel):
 
 
 class BoardQuery(PlaceQuery):
-    """What narrows a board. ``until`` is a date, or a time in UTC: the board as it was then."""
+    """The filters of a board. ``until`` is a date, or a time in UTC: show the board as of then."""
 
     level: Annotated[str | None, Field(pattern=r"^$|^\d{1,4}$")] = None
     category: Short = None
@@ -54,7 +54,7 @@ class BoardQuery(PlaceQuery):
 
     @property
     def filters(self) -> Filters:
-        """The same as figures are narrowed by; a date stands for its end."""
+        """The query as filters for the figures. A date means the end of that day."""
         until = f"{self.until}{_DAY_END}" if self.until and len(self.until) == 10 else self.until
         level = int(self.level) if self.level else None
         narrowed = (self.category or None, self.backend or None, self.dtype or None, until or None)
@@ -62,14 +62,14 @@ class BoardQuery(PlaceQuery):
 
 
 class SortedQuery(BoardQuery):
-    """And how its rows are ordered."""
+    """The query of a board, with the order of its rows."""
 
     sort: Sort = "mean"
     order: Literal["asc", "desc"] = "desc"
 
 
 class EntrantQuery(PlaceQuery):
-    """Whose kernels."""
+    """An entrant on a board."""
 
     author: Annotated[str, Field(max_length=200)]
     recipe: Annotated[str, Field(max_length=200)] = ""
@@ -159,7 +159,7 @@ class BoardPages(Pages):
         who = (query.author, query.recipe)
         own = [row for row in rows if (row["author"], row["recipe"]) == who and row["problem"] in of_suite]
         if place is None or not own:
-            raise UsageError(f"nothing of {query.author} {query.recipe} stands there")
+            raise UsageError(f"no kernel of {query.author} {query.recipe} is on this board")
         return place, own
 
 
@@ -176,14 +176,14 @@ def _sorted(board: Board, query: SortedQuery) -> list[Entry]:
 
 
 def _query(place: Place, filters: Filters) -> dict[str, Any]:
-    """What a link to this board says."""
+    """The query of a link to this board."""
     until = filters.until.removesuffix(_DAY_END) if filters.until else None
     sizes = None if filters.sizes == "own" else filters.sizes
     return dict(given(**place._asdict(), **filters._replace(until=until)._asdict() | {"sizes": sizes}))
 
 
 def _ranks(board: Board) -> dict[tuple[str, str], int]:
-    """By author and recipe: the place by the mean, whatever the table is sorted by."""
+    """The rank by the mean, by author and recipe. It does not depend on the table's order."""
     ordered = sort_entries(board.entries, "mean") if board.problems else []
     return {(entry.author, entry.recipe): number for number, entry in enumerate(ordered, 1)}
 

@@ -1,4 +1,4 @@
-"""Kernels: a page with all the evidence, the source, differences, and drop-in modules."""
+"""Pages of kernels: all the evidence, the source, differences, and drop-in modules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KernelPages(Pages):
         except UsageError as error:
             raise HTTPException(404, error.message) from error
 
-    @get("/evaluations/{evaluation}", summary="Where an evaluation is shown")
+    @get("/evaluations/{evaluation}", summary="Redirects to an evaluation's kernel")
     def evaluation_page(self, evaluation: Annotated[str, Path(pattern=r"^[0-9A-Za-z]{1,40}$")]) -> RedirectResponse:
         try:
             found = self._site.reader.store.evaluation(evaluation)
@@ -55,7 +55,7 @@ class KernelPages(Pages):
     def drop_in(self, sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
         candidate, shown = self._find(sha, problem, evaluation)
         if shown is None or not shown.verdict.passed or shown.quarantined:
-            raise HTTPException(409, "only a kernel that passed, and was not withdrawn, is offered as a module")
+            raise HTTPException(409, "only a kernel that passed and was not withdrawn can be exported")
         from kernelwright.campaign import export_text
 
         store = self._site.reader.store
@@ -71,7 +71,7 @@ class KernelPages(Pages):
         rows = [] if shown is None else [sample.model_dump() for sample in shown.evaluation.samples]
         return as_file(form, rows, {"candidate": candidate.sha256, "evaluation": None if shown is None else shown.id})
 
-    @get("/kernels/{sha}/profile.{form}", response_class=Response, summary="Where its time goes")
+    @get("/kernels/{sha}/profile.{form}", response_class=Response, summary="A kernel's profile")
     def profile(self, sha: Sha, form: Form, problem: Problem = None, evaluation: Id = None) -> Response:
         candidate, shown = self._find(sha, problem, evaluation)
         rows = [] if shown is None else kernels.metric_rows(shown.verdict.profile)
@@ -85,14 +85,14 @@ class KernelPages(Pages):
         )
         return as_file(form, [_evaluation_row(entry) for entry in found], {"candidate": candidate.sha256})
 
-    @get("/kernels/{sha}/verdict.json", response_class=Response, summary="A verdict, whole")
+    @get("/kernels/{sha}/verdict.json", response_class=Response, summary="A whole verdict")
     def verdict(self, sha: Sha, problem: Problem = None, evaluation: Id = None) -> Response:
         _, shown = self._find(sha, problem, evaluation)
         if shown is None:
-            raise HTTPException(404, "nothing was said of this kernel yet")
+            raise HTTPException(404, "this kernel was not judged yet")
         return Response(shown.verdict.model_dump_json(), media_type="application/json")
 
-    @get("/kernels/{sha}/diff", response_class=Response, summary="What changed from another kernel")
+    @get("/kernels/{sha}/diff", response_class=Response, summary="The changes from another kernel")
     def diff(
         self,
         request: Request,

@@ -1,4 +1,4 @@
-"""Problems: the list of them, and each with all that stands on it."""
+"""Pages of problems: their list, and each problem with its ranked kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RANKED_TOO = ("candidate", "evaluation_id", "run_id", "own_share", "inputs", "c
 
 
 class Where(NamedTuple):
-    """Which ranking of a problem."""
+    """The key of a ranking of a problem."""
 
     environment: str
     baseline: str
@@ -135,7 +135,7 @@ class ProblemPages(Pages):
                 "progress": _progress(progress),
                 "distribution": Markup(
                     histogram(
-                        [Series("kernels that stand", speedups)],
+                        [Series("ranked kernels", speedups)],
                         f"speedup over {where.baseline}",
                         f"Speedups of {len(speedups)} kernels",
                         log=view == "log",
@@ -166,7 +166,7 @@ def _known(site: Site, problem: str) -> Problem:
 
 
 def _known_or_archive(site: Site, problem: str) -> Problem | None:
-    """A problem; None for what was the address of a problem's archive map, before problems could be named like it."""
+    """A problem; None for the old address of a problem's archive map (now a problem may have such a name)."""
     try:
         return _known(site, problem)
     except HTTPException:
@@ -180,11 +180,11 @@ def _findings(lints: LintRecords, problem: Problem) -> tuple[LintFinding, ...]:
     try:
         return lints.known(problem)
     except SyntaxError as error:
-        return (LintFinding(rule="invalid-reference", severity="error", message=f"it is no Python: {error.msg}"),)
+        return (LintFinding(rule="invalid-reference", severity="error", message=f"no valid Python: {error.msg}"),)
 
 
 def _problem_rows(site: Site) -> list[dict[str, Any]]:
-    """Every problem with the best confirmed speedup over the first baseline of its fullest place."""
+    """Every problem with its best kernel on the fullest board of its suite, confirmed kernels first."""
     store = site.reader.store
     best: dict[str, dict[str, Any]] = {}
     in_use = store.problems_in_use()
@@ -231,9 +231,9 @@ def _matching(
 def _where(
     site: Site, problem: Problem, environment: str | None, baseline: str | None, backend: str | None
 ) -> tuple[Where | None, list[dict[str, Any]]]:
-    """The ranking that was asked for, and those that there are; 404 for one that is not there.
+    """The wanted ranking, and all rankings of the problem; HTTPException 404 if no ranking fits.
 
-    What was left open is taken from where most problems of the suite stand, as boards and the list of problems do.
+    Missing parts are taken from the fullest board of the suite, as for boards and the list of problems.
     """
     store = site.reader.store
     choices = store.rankings_of(problem.id)
@@ -246,7 +246,7 @@ def _where(
     ]
     if not fitting:
         if environment or baseline or backend:
-            raise HTTPException(404, f"nothing stands on {problem.id} there")
+            raise HTTPException(404, f"{problem.id} has no such ranking")
         return None, choices
     fullness = {
         (place["environment"], place["baseline"]): place["problems"]
@@ -260,7 +260,7 @@ def _where(
 
 
 def _counts(tallies: Sequence[Mapping[str, Any]], backend: str) -> dict[str, int]:
-    """How many evaluations in a language ended how, the most frequent first."""
+    """The number of evaluations in a language by status, the most frequent first."""
     found: Counter[str] = Counter()
     for row in tallies:
         if row["backend"] == backend:
@@ -269,7 +269,7 @@ def _counts(tallies: Sequence[Mapping[str, Any]], backend: str) -> dict[str, int
 
 
 def _fast_p(speedups: Sequence[float], judged: int) -> dict[str, Any]:
-    """Over p, the share of all judged candidates that are right and more than p times as fast."""
+    """A chart over p: the share of all judged candidates that are right and more than p times as fast."""
     ordered = sorted(speedups)
     every = max(1, len(ordered) // _POINTS)
     places = [*range(0, len(ordered), every), len(ordered) - 1] if ordered else []
@@ -288,7 +288,7 @@ def _fast_p(speedups: Sequence[float], judged: int) -> dict[str, Any]:
 
 
 def _progress(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The best so far over time: of confirmed kernels, and of those that searches timed."""
+    """A chart of the best speedup so far: one line for confirmed kernels, one for kernels timed in searches."""
     best = {0: None, 1: None}
     at, lines = [], {0: [], 1: []}  # type: ignore[var-annotated]
     for row in rows:
@@ -315,7 +315,7 @@ def _baselines(
     site: Site,
     problem: str,
 ) -> list[dict[str, Any]]:
-    """What each baseline took when the kernel that ranks first was timed beside it, in milliseconds."""
+    """The baselines' latencies in milliseconds, from the evaluation of the kernel that ranks first."""
     if not first:
         return []
     evaluation = site.reader.store.speedups(first[0]["evaluation_id"])

@@ -1,4 +1,4 @@
-"""What was refused, by which rule, with the evidence."""
+"""The page of refused kernels, with the rules and the evidence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _EVIDENCE_CHARS = 400
 
 
 class QuarantinePages(Pages):
-    """What was refused."""
+    """Refused kernels."""
 
     tag = "quarantine"
 
-    @get("/quarantine", response_class=Response, summary="What was refused, as a page")
+    @get("/quarantine", response_class=Response, summary="Refused kernels as a page")
     def quarantine(self, request: Request, rule: Text = None, problem: Text = None, before: Text = None) -> Response:
         store = self._site.reader.store
         asked = {"rule": rule or "", "problem": problem or "", "before": before or ""}
@@ -36,7 +36,7 @@ class QuarantinePages(Pages):
             asked=asked,
         )
 
-    @get("/quarantine.{form}", response_class=Response, summary="What was refused")
+    @get("/quarantine.{form}", response_class=Response, summary="Refused kernels")
     def quarantine_file(
         self,
         form: Form,

@@ -1,4 +1,4 @@
-"""Runs: how they stand, live; what was said in them; and two beside each other."""
+"""Pages of runs: their live state, their transcripts, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunPages(Pages):
     tag = "runs"
 
     def __init__(self, site: Site, *, poll_s: float = _POLL_S, ending: Callable[[], bool] = lambda: False) -> None:
-        """``ending``: whether the server is about to end; nobody listens on then."""
+        """``ending``: whether the server is about to end. Event streams then close."""
         super().__init__(site)
         self._events = RunEvents(poll_s=poll_s, ending=ending)
 
@@ -48,7 +48,7 @@ class RunPages(Pages):
     ) -> Response:
         return as_file(form, runs.run_list(self._site.reader.store, before=before or None, limit=limit))
 
-    @get("/compare", response_class=Response, summary="Two runs beside each other")
+    @get("/compare", response_class=Response, summary="Two runs compared")
     def compare(self, request: Request, a: Text = None, b: Text = None, baseline: Text = None) -> Response:
         store = self._site.reader.store
         choices = runs.run_list(store, before=None, limit=_CHOICES)
@@ -71,7 +71,7 @@ class RunPages(Pages):
             except KernelwrightError as error:
                 reason = error.message
             except ValidationError:
-                reason = "what one of them left behind was written by another version, and cannot be read"
+                reason = "one of the runs was recorded by another version, and its data cannot be read"
         return self._site.page(
             request,
             "compare.html",
@@ -106,7 +106,7 @@ class RunPages(Pages):
         known = _known(self._site, run)
         return as_file(form, runs.winners_of(self._site.reader.store, known), {"run": known.id, "status": known.status})
 
-    @get("/runs/{run}/transcript", response_class=Response, summary="What models said in a run")
+    @get("/runs/{run}/transcript", response_class=Response, summary="The replies of models in a run")
     def transcript(
         self, request: Request, run: RunId, problem: Text = None, page: Annotated[int, Query(ge=1, le=100_000)] = 1
     ) -> Response:
@@ -125,7 +125,7 @@ class RunPages(Pages):
             problem=problem or "",
         )
 
-    @get("/runs/{run}/transcript.{form}", response_class=Response, summary="What models said in a run")
+    @get("/runs/{run}/transcript.{form}", response_class=Response, summary="The replies of models in a run")
     def transcript_file(
         self,
         run: RunId,
@@ -160,7 +160,7 @@ class RunPages(Pages):
             raise HTTPException(404, "this run used no such prompt")
         return _plain(self._site.reader.store.get_text(sha))
 
-    @get("/runs/{run}/events", response_class=StreamingResponse, summary="Says when a run changes (SSE)")
+    @get("/runs/{run}/events", response_class=StreamingResponse, summary="An event whenever a run changes (SSE)")
     async def events(self, request: Request, run: RunId) -> Response:
         first = await run_in_threadpool(lambda: runs.latest_of(self._site.reader.store, run))
         if first is None:
@@ -178,7 +178,7 @@ def _known(site: Site, run: str) -> RunRow:
 
 
 def _state(site: Site, run: RunRow) -> dict[str, Any]:
-    """What a run's page says, and what of it changes while the run goes on."""
+    """The part of a run's page that changes while the run is live."""
     store = site.reader.store
     tallies = store.tallies(run_id=run.id)
     winners = runs.winners_of(store, run)

@@ -1,4 +1,4 @@
-"""Submissions, where they are accepted: this process writes a file into the spool, and runs nothing of it."""
+"""Pages of submissions. This process writes a submission into the spool as a file, and never runs it."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _BODY = {
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     status: {"description": text}
     for status, text in {
-        201: "taken; it waits to be judged",
-        303: "taken; a form is sent on to its page",
-        400: "no JSON, or no form",
+        201: "accepted; it waits to be judged",
+        303: "accepted; a form is redirected to the submission's page",
+        400: "malformed JSON or form",
         401: "no token, or a wrong one",
-        403: "the token is not for submitting, or it came from another site's page",
+        403: "the token is not for submitting, or the request came from another site's page",
         413: "too large",
         415: "neither JSON nor a form",
-        422: "not a submission",
-        429: "too many in the last hour",
-        503: "too many wait, or the spool cannot be written",
+        422: "not a valid submission",
+        429: "too many submissions in the last hour",
+        503: "too many submissions wait, or the spool cannot be written",
     }.items()
 }
 
@@ -130,7 +130,7 @@ class SubmissionPages(Pages):
             return RedirectResponse(where, status_code=303)
         return JSONResponse({"id": taken.id, "state": "waiting", "url": where}, 201, headers={"Location": where})
 
-    @get("/submissions/{submission}", response_class=Response, summary="Where a submission stands")
+    @get("/submissions/{submission}", response_class=Response, summary="The state of a submission")
     def state(self, request: Request, submission: Annotated[str, Path(max_length=60)]) -> Response:
         name, dot, ending = submission.partition(".")
         found = self._spool.state(name) if not dot or ending == "json" else None
@@ -142,10 +142,10 @@ class SubmissionPages(Pages):
 
 
 async def _fields(request: Request) -> tuple[Mapping[str, str], bool]:
-    """What a request says, and whether a form says it.
+    """The fields of a request, and whether they come from a form.
 
     Raises:
-        HTTPException: it is neither JSON nor a form, or malformed.
+        HTTPException: the body is neither JSON nor a form, or is malformed.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
@@ -168,8 +168,8 @@ async def _fields(request: Request) -> tuple[Mapping[str, str], bool]:
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "the JSON is malformed") from error
     if not isinstance(data, dict):
-        raise HTTPException(422, "the JSON is no object")
+        raise HTTPException(422, "the JSON is not an object")
     wrong = [name for name, value in data.items() if name not in _FIELDS or not isinstance(value, str | None)]
     if wrong or "token" in data:
-        raise HTTPException(422, "problem, source, backend and note are texts; there is nothing else")
+        raise HTTPException(422, "the only fields are problem, source, backend and note, which are strings")
     return {name: value for name, value in data.items() if value is not None}, False

@@ -14,15 +14,15 @@ from kernelwright.leaderboard._runs import Latest
 
 MOST_LISTENERS = 256
 _BEAT_S = 15.0
-_LOOK_S = 0.2  # between two looks at whether the server ends
+_LOOK_S = 0.2  # between two checks whether the server ends
 
 
 class RunEvents:
     """Counts listeners and writes their events.
 
     Args:
-        poll_s: between two looks at the store.
-        ending: whether the server is about to end; nobody listens on then.
+        poll_s: seconds between two queries of the store.
+        ending: whether the server is about to end. The streams then close.
     """
 
     def __init__(self, *, poll_s: float, ending: Callable[[], bool]) -> None:
@@ -34,7 +34,7 @@ class RunEvents:
         """The events of a run until it ends or the listener goes.
 
         Args:
-            look: what the run is like now; None where it is gone. Reads the store.
+            look: reads the run's latest state from the store; None if the run is gone.
 
         Raises:
             HTTPException: there are too many listeners.
@@ -52,7 +52,7 @@ class RunEvents:
             while not (self._ending() or await is_gone()):
                 try:
                     now = await run_in_threadpool(look)
-                except StoreError:  # a listener asks anew, and is told
+                except StoreError:  # the listener connects again, and gets the error
                     return
                 if now is None:
                     return

@@ -1,4 +1,4 @@
-"""What pages say of a run: how it stands, what it used, how far it has come, and what was said in it."""
+"""The data of a run's pages: its state, its progress, its winners and its transcript."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXCERPT = 280
 
 
 class Latest(NamedTuple):
-    """What is newest of a run; it changed where this is another one."""
+    """The newest parts of a run. If they differ, the run has changed."""
 
     evaluation: str
     event: str
@@ -27,12 +27,12 @@ class Latest(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come unless somebody resumes it."""
-        return self.status not in LIVE or self.status != "running"
+        """Whether the run has stopped, at least until someone resumes it."""
+        return self.status != "running"
 
 
 def latest_of(store: Store, run_id: str) -> Latest | None:
-    """The newest evaluation and event of a run, and its status; None where there is no such run."""
+    """The newest evaluation and event of a run, and its status; None if there is no such run."""
     rows = store.query(
         "SELECT status, coalesce((SELECT max(id) FROM evaluations WHERE run_id = runs.id), '') AS evaluation, "
         "coalesce((SELECT max(id) FROM events WHERE run_id = runs.id), '') AS event, "
@@ -43,7 +43,7 @@ def latest_of(store: Store, run_id: str) -> Latest | None:
 
 
 def run_list(store: Store, *, before: str | None, limit: int) -> list[dict[str, Any]]:
-    """Runs, the latest first, with how many problems they have, and for how many a right kernel."""
+    """Runs, the latest first, with the number of their problems, of right kernels and of evaluations."""
     rows = store.query(
         "SELECT runs.id, runs.status, runs.seconds, runs.created_at, "
         "json_extract(config_json, '$.recipe') AS recipe, json_extract(config_json, '$.coder') AS coder, "
@@ -87,7 +87,7 @@ def _brief(data: Any) -> str:
 
 
 def failures_of(tallies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How evaluations ended: status and stage, the most frequent first."""
+    """The number of evaluations by status and failed stage, the most frequent first."""
     found: Counter[tuple[str, str]] = Counter()
     for row in tallies:
         found[row["status"], row["failed_stage"]] += row["evaluations"]
@@ -99,7 +99,7 @@ def failures_of(tallies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def progress_of(store: Store, run: RunRow) -> dict[str, Any]:
-    """After each evaluation of the search, the geometric mean of each problem's best kernel so far, as a chart."""
+    """A chart of the geometric mean of the problems' best kernels so far, after each evaluation of the search."""
     baseline = run.config.baselines[0]
     rows = store.query(
         "SELECT evaluations.problem_version AS problem, evaluations.candidate_id, speedups.low, speedups.median "
@@ -128,7 +128,7 @@ def progress_of(store: Store, run: RunRow) -> dict[str, Any]:
 
 
 def winners_of(store: Store, run: RunRow) -> list[dict[str, Any]]:
-    """Each problem of a run with how it stands, and its winner where it has one."""
+    """Each problem of a run with its state, and its winner if it has one."""
     rows = []
     for state in store.problem_states(run.id):
         found: dict[str, Any] = json.loads(state.detail) if state.state in ("done", "failed") and state.detail else {}
@@ -156,13 +156,13 @@ def winners_of(store: Store, run: RunRow) -> list[dict[str, Any]]:
 
 
 def settings_of(run: RunRow) -> str:
-    """What a run was asked for, as JSON, without the paths of its machine."""
+    """The settings of a run as JSON, without the paths of its machine."""
     told = without_paths(run).config.model_dump(mode="json", exclude={"suite_dirs", "problems"})
     return json.dumps(told, indent=2, default=str)
 
 
 def without_paths(run: RunRow) -> RunRow:
-    """A run whose configuration names no place of its machine."""
+    """The run, with all paths of its machine removed from its configuration."""
     config = run.config
     changed = {
         **{name: spec_of(getattr(config, name)) for name in ("coder", "judge", "verifier")},
@@ -180,7 +180,7 @@ def _has_path(value: Any) -> bool:
 
 
 def transcript_of(store: Store, run_id: str, *, problem: str | None, offset: int, limit: int) -> list[dict[str, Any]]:
-    """What models were asked and said in a run, in the order in which it was used."""
+    """The prompts and replies of a run, by problem and step."""
     rows = store.query(
         "SELECT llm_uses.problem, llm_uses.step, llm_uses.role, llm_uses.sample, llm_uses.attempt, llm_uses.reused, "
         "llm_uses.call_id, llm_uses.prompt_sha256, llm_uses.created_at, llm_calls.provider, llm_calls.model, "
@@ -193,5 +193,5 @@ def transcript_of(store: Store, run_id: str, *, problem: str | None, offset: int
         "LIMIT ? OFFSET ?",
         [4 * _EXCERPT, run_id, problem, problem, limit, offset],
     )
-    # A reply may hold what is no UTF-8, which SQLite would not hand out as a text; a character has four bytes at most.
+    # A reply may contain invalid UTF-8, which SQLite does not return as text. A character has four bytes at most.
     return [{**row, "excerpt": row["excerpt"].decode("utf-8", "replace")[:_EXCERPT]} for row in rows]

@@ -1,4 +1,4 @@
-"""Serving the leaderboard from this machine."""
+"""Serve the leaderboard from this machine."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _FIRST_PAGES = ("/", "/problems", "/runs")
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """How a leaderboard is served.
+    """The options of :func:`serve`.
 
     Attributes:
-        host: the address that it listens on.
-        port: 0 for any that is free.
-        public: it may listen on other addresses than loopback; reading then needs a token.
-        names: host names besides loopback's own by which it may be asked for.
-        tokens_file: where tokens are kept. ``spool_dir``: where submissions are written; None where none are accepted.
+        host: the address to listen on.
+        port: 0 for any free port.
+        public: allow other addresses than loopback. Reading then needs a token.
+        names: accepted host names besides those of loopback.
+        tokens_file: the file of the tokens. ``spool_dir``: folder of submissions; None to accept none.
         cache_dir: kernelwright's cache folder.
-        processes: how many make pages; 0 for this one alone, None for as many as are worth it here.
+        processes: number of worker processes for pages; 0 for none, None for a number that suits this machine.
     """
 
     store: Path
@@ -53,10 +53,10 @@ class ServeOptions:
 
 
 def access_of(options: ServeOptions) -> Access:
-    """What is let through.
+    """The requests that a server with these options accepts.
 
     Raises:
-        UsageError: a public address without ``public``, or without a token that can be shown.
+        UsageError: a public address without ``public``, or no token with a needed scope.
     """
     tokens = Tokens(options.tokens_file)
     loopback = is_loopback(options.host)
@@ -73,7 +73,7 @@ def access_of(options: ServeOptions) -> Access:
         )
     if options.spool_dir is not None and "submit" not in scopes:
         raise UsageError(
-            "nobody could submit anything: there is no token for it",
+            "there is no token for submitting, so no kernel could be submitted",
             hint="make one: kernelwright tokens create NAME --scope submit",
         )
     names = {"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in options.names)}
@@ -81,7 +81,7 @@ def access_of(options: ServeOptions) -> Access:
         names.add(f"[{options.host}]".lower() if ":" in options.host else options.host.lower())
     elif options.public and not options.names:
         raise UsageError(
-            "by which name will others ask for it?", hint="say --name board.example.org, or the machine's address"
+            "a public board needs its host name", hint="give --name board.example.org, or the machine's address"
         )
     return Access(hosts=frozenset(names), tokens=tokens, reading_needs_token=options.public)
 
@@ -90,11 +90,11 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
     """Serve until a signal ends it.
 
     Args:
-        started: told the address once it is listened on.
+        started: called with the address once the server listens.
 
     Raises:
         UsageError: see :func:`access_of`; or the port is taken.
-        StoreError: there is no store there.
+        StoreError: there is no store.
         MissingToolError: the packages of a web server are not installed.
     """
     access = access_of(options)
@@ -142,7 +142,7 @@ def serve(options: ServeOptions, *, started: Callable[[str], None] = lambda addr
 
 
 def _make_first_pages(app: FastAPI, host: str) -> None:
-    """Make what most readers open first: none of them waits for templates and the first look at the store."""
+    """Make the pages that most readers open first, so that no reader waits for the first loading."""
 
     async def ask(path: str) -> None:
         async def receive() -> Message:
@@ -157,7 +157,7 @@ def _make_first_pages(app: FastAPI, host: str) -> None:
         version = {"asgi": {"version": "3.0"}, "http_version": "1.1"}
         await app({"type": "http", "method": "GET", "headers": headers, **place, **peers, **version}, receive, send)
 
-    async def ask_all() -> None:  # what is wrong with a page is told to whoever reads it
+    async def ask_all() -> None:  # errors of a page are reported when it is read
         await asyncio.gather(*map(ask, _FIRST_PAGES), return_exceptions=True)
 
     asyncio.run(ask_all())
@@ -165,7 +165,7 @@ def _make_first_pages(app: FastAPI, host: str) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM, which uvicorn raises again when it has ended, are how whoever started a server ends it."""
+    """Let SIGINT and SIGTERM end the server without an error. uvicorn raises them again after its own end."""
     ours = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if ours else None
     try:

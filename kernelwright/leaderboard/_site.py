@@ -1,4 +1,4 @@
-"""Pages: templates with what they all need, assets whose addresses name their content, links that keep the query."""
+"""Templates with shared context, assets whose addresses contain a hash, and links that keep the query."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 class Assets:
-    """What lies under ``static``, read once; nothing of a path that is asked for reaches the file system."""
+    """The files under ``static``, read once. Requested paths never reach the file system."""
 
     def __init__(self) -> None:
         folder = _HERE / "static"
@@ -40,11 +40,11 @@ class Assets:
         self._hashes = {name: hashlib.sha256(body).hexdigest()[:16] for name, body in self._bodies.items()}
 
     def address(self, name: str) -> str:
-        """Where an asset is served. Raises KeyError where there is none."""
+        """The address of an asset. Raises KeyError if there is no such asset."""
         return f"/static/{self._hashes[name]}/{name}"
 
     def answer(self, tag: str, name: str, *, zipped: bool = False) -> Response | None:
-        """The asset, where it has that content; else None. ``zipped``: whoever asks takes gzip."""
+        """The asset if its hash is ``tag``, else None. ``zipped``: the client accepts gzip."""
         if self._hashes.get(name) != tag:
             return None
         kind = mimetypes.guess_type(name)[0] or "text/plain"
@@ -55,11 +55,11 @@ class Assets:
 
 
 class Site:
-    """What routes need: the reader of the store, and the making of pages.
+    """The reader of the store and the templates, for all routes.
 
     Attributes:
         reader: the store.
-        accepts_submissions: whether there is a page for them.
+        accepts_submissions: whether there is a page for submissions.
     """
 
     def __init__(self, reader: Reader, *, accepts_submissions: bool) -> None:
@@ -86,7 +86,7 @@ class Site:
         self._templates.filters |= {"data": json_data, "spec": spec_of}
 
     def prepare(self) -> None:
-        """Compile all templates, and load what some pages need: the first reader need not wait for that."""
+        """Compile all templates and import what some pages need, so that the first reader does not wait."""
         import scipy.special  # noqa: F401 - a tenth of a second, where two runs are compared
 
         import kernelwright.campaign  # noqa: F401 - half a second, for three pages
@@ -96,18 +96,18 @@ class Site:
         highlight("x = 1", "python")
 
     def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A page. What of it is no UTF-8 (half a surrogate pair that a model wrote) becomes a question mark."""
+        """A page. Lone surrogates (a model may write them) become question marks."""
         text = self.text(request, template, **context)
         return HTMLResponse(text.encode("utf-8", "replace"), status_code=status)
 
     def text(self, request: Request, template: str, **context: Any) -> str:
-        """A template's text."""
+        """The text of a rendered template."""
         return self._templates.get_template(template).render(link=linker(request), request=request, **context)
 
 
 def linker(request: Request) -> Callable[..., str]:
-    """Makes links to the same page with other values in its query; None takes a name out."""
-    path = path_of(request.scope["path"].removeprefix("/"))  # a URL's own path is not quoted again as it was
+    """Return a function that links to the same page with changed query values; None removes a name."""
+    path = path_of(request.scope["path"].removeprefix("/"))  # request.url does not quote the path as it was
 
     def link(**changes: Any) -> str:
         changed = request.url.remove_query_params(list(changes))
@@ -119,19 +119,19 @@ def linker(request: Request) -> Callable[..., str]:
 
 
 def spec_of(spec: str) -> str:
-    """A coder's or judge's name, without the folders of a path in it: those are nobody else's business."""
+    """A coder's or judge's specification. Folders of a path in it are private, and are left out."""
     kind, colon, where = spec.partition(":")
     return f"{kind}:{where.rstrip('/').rpartition('/')[2]}" if colon and "/" in where and kind in _WITH_PATHS else spec
 
 
 def author_of(spec: str) -> str:
-    """By which name the kernels of a coder go: its specification, or the word alone where a path follows it."""
+    """The author of a coder's kernels: its specification, or only the kind if a path follows."""
     kind = spec.partition(":")[0]
     return kind if kind in _WITH_PATHS else spec
 
 
 def json_data(value: Any) -> str:
-    """JSON that may stand inside a script element: no part of it can end the element."""
+    """JSON that is safe inside a script element: no part of it can end the element."""
     from markupsafe import Markup
 
     text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""A table as it leaves: the same rows as a page shows, as JSON and as CSV."""
+"""Tables as JSON and CSV, with the same rows as on a page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Literal
 from starlette.responses import Response
 
 Form = Literal["json", "csv"]
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what a spreadsheet would run
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # a spreadsheet would run these
 
 
 def as_file(form: Form, rows: Sequence[Mapping[str, Any]], about: Mapping[str, Any] | None = None) -> Response:
     """A table for programs.
 
     Args:
-        about: what the JSON says of the table besides its ``rows``.
+        about: fields of the JSON object besides ``rows``.
     """
     if form == "json":
         body = json.dumps({**(about or {}), "rows": [finite(row) for row in rows]}, allow_nan=False, default=str)
@@ -34,7 +34,7 @@ def as_file(form: Form, rows: Sequence[Mapping[str, Any]], about: Mapping[str, A
 
 
 def finite(value: Any) -> Any:
-    """Plain data with None for each number that JSON does not have."""
+    """Plain data, with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

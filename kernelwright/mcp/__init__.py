@@ -1,7 +1,6 @@
 """The referee as an MCP server: any agent that speaks the protocol can act as Coder.
 
-It holds no opinion of its own: what is judged here is judged by the same referee, and answered with the same JSON, as
-on the command line.
+Candidates are judged by the same referee, and answered with the same JSON, as on the command line.
 """
 
 from __future__ import annotations

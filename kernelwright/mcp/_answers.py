@@ -1,4 +1,4 @@
-"""What the tools answer without judging anything: problems as they are on disk, results as the store has them."""
+"""Answers of tools that judge nothing: problems from disk, and results from the store."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Answers:
         """The problem that an agent named.
 
         Raises:
-            UsageError: there is none, or several.
+            UsageError: no problem or several problems have that name.
             InvalidReferenceError: its file breaks the contract.
         """
         return find_problem(problem, self._settings.suite_dirs)
 
     def problems(self, suite: str | None, level: int | None) -> dict[str, Any]:
-        """Every problem of a suite, or of all."""
+        """Every problem of a suite, or of all suites."""
         names = (suite,) if suite else suites(self._settings.suite_dirs)
         loaded: list[Suite] = [load_suite(name, level, self._settings.suite_dirs) for name in names]
         answer: dict[str, Any] = plain(
@@ -54,7 +54,7 @@ class Answers:
         return answer
 
     def problem(self, name: str) -> dict[str, Any]:
-        """All that a candidate's author has to know of one problem."""
+        """Everything that the author of a candidate needs to know about a problem."""
         found = self.find(name)
         answer: dict[str, Any] = plain(
             {
@@ -73,7 +73,7 @@ class Answers:
         return answer
 
     def _place(self, backend: Backend) -> dict[str, Any]:
-        """Which variants candidates of a backend meet here, and whether they are timed."""
+        """The device class of a backend on this machine, and whether its candidates are timed."""
         device_class = self._class_of(backend)
         return {"device_class": device_class, "timed": device_class != "interpreter"}
 
@@ -85,7 +85,7 @@ class Answers:
         return device_of(self._settings)
 
     def best(self, problem: str | None, baseline: str, with_source: bool) -> dict[str, Any]:
-        """Winners by problem and environment."""
+        """The best kernels by problem and environment."""
         rows = self._store.best(self.find(problem).id if problem else None, baseline=baseline)
         kernels = []
         for row in rows:
@@ -126,7 +126,7 @@ class Answers:
         }
 
     def keep(self, problem: Problem, evaluation: Evaluation) -> dict[str, Any]:
-        """Write an evaluation; says under which id, and where its candidate stands by the baseline that decides."""
+        """Record an evaluation. The answer has its id, and its candidate's rank by the first baseline."""
         self._store.record_problem(problem)
         evaluation_id = self._store.record_evaluation(evaluation)
         return {"evaluation": evaluation_id, "rank": self._rank(evaluation)}
@@ -150,5 +150,5 @@ class Answers:
         return {"baseline": baseline, **rows[0]} if rows else None
 
     def candidate(self, sha_prefix: str, problem: Problem) -> Candidate:
-        """A stored candidate for a problem; raises UsageError where none, or several, have that hash."""
+        """A stored candidate for a problem. Raises UsageError if no candidate or several match the hash."""
         return self._store.candidate(sha_prefix, problem=problem.id)

@@ -1,4 +1,4 @@
-"""What an agent is told of the rules: the contract of a candidate, and how its answers are held to be right."""
+"""The rules that an agent reads: the contract of a candidate, and how its outputs are checked."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ name of a template carries its arguments: "scale<float, 4>". load_inline(cuda_so
 
 
 def rules(problem: Problem, settings: Settings) -> dict[str, Any]:
-    """The contract of a candidate for a problem, and what its check will ask."""
+    """The contract of a candidate for a problem, and the rules of its check."""
     return {
         "candidate": CONTRACT,
         "building": dict(_BUILDING),

@@ -1,4 +1,4 @@
-"""Judges what a coding agent hands in: the latest two sessions are kept between its calls."""
+"""Judge the candidates of a coding agent. The latest two sessions stay open between its calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 class Judging:
     """Judges candidates, one at a time. Belongs to one thread; a context manager.
 
-    ``archive_of`` knows the generators of inputs that a problem's candidates are checked on as well.
+    ``archive_of`` returns the archived input generators of a problem, which its candidates are checked on too.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Judging:
         self.close()
 
     def judge(self, candidate: Candidate, problem: Problem, depth: Check, *, tell: Tell) -> Evaluation:
-        """Judge a candidate as far as ``depth`` says; ``tell`` is told each stage.
+        """Judge a candidate to ``depth``; ``tell`` is called with each stage.
 
         Raises:
-            UsageError: the settings ask for what cannot be.
-            MachineError, MissingToolError: it cannot be judged here, or could not twice; the next call starts afresh.
+            UsageError: the settings are impossible.
+            MachineError, MissingToolError: this machine cannot judge it, or failed twice. The next call starts afresh.
         """
         self._tell = tell
         try:
@@ -62,7 +62,7 @@ class Judging:
                 session = self._sessions.session(problem, candidate.backend, on_stage=lambda stage: self._tell(stage))
                 return session.judge(candidate, depth)
             except InvalidReferenceError:
-                # As a verdict, which is what the referee makes of it; anew, since a session's own worker may have gone.
+                # The referee turns this error into a verdict. It starts anew, since the session's worker may be dead.
                 self._sessions.forget(problem.id)
                 return self._sessions.referee().evaluate(
                     candidate,
@@ -77,9 +77,9 @@ class Judging:
             raise
 
     def close(self) -> None:
-        """End all sessions and the referee with its sandbox; the next judgement opens them anew."""
+        """Close all sessions and the referee with its sandbox. The next judgement opens new ones."""
         self._sessions.close()
 
 
 def _tell_nobody(stage: str) -> None:
-    """For stages that nobody waits for."""
+    """Ignore a stage."""

@@ -1,4 +1,4 @@
-"""One thread for all that the referee does: jobs wait in a queue, and can be interrupted by a signal."""
+"""One thread for the referee's work. Jobs wait in a queue, and a signal can interrupt them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_S = 0.5
 
 
 class _Interrupted(BaseException):
-    """The lane is to end now, whatever it does."""
+    """A signal ends the lane during a job."""
 
 
 class _Job(NamedTuple):
@@ -28,13 +28,13 @@ class _Job(NamedTuple):
 
 
 class Lane:
-    """Runs jobs one by one, in the order in which they came, in the process's main thread.
+    """Runs jobs one by one, in the order of submission, in the process's main thread.
 
-    The main thread, because that is the one that a signal interrupts: a judgement in hand is dropped the way that
-    Ctrl-C drops it on the command line, every context manager on its way out closing what it opened. It also outlives
-    all others, and the sandbox's processes die with the thread that started them.
+    Signals interrupt only the main thread. A signal drops the current judgement as Ctrl-C does on the command line:
+    every context manager on the way out closes what it opened. The main thread also outlives all others, and the
+    sandbox's processes die with the thread that started them.
 
-    From its making on, SIGINT and SIGTERM are the lane's: they end it, and do nothing to what closes after it.
+    Creating a lane sets handlers for SIGINT and SIGTERM. They end the lane, but do not interrupt the cleanup after it.
     """
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class Lane:
             signal.signal(number, self._stop)
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
-        """Queue a job; cancelling its future before its turn takes it out again."""
+        """Queue a job. Cancelling its future before its turn removes the job."""
         job = _Job(work, Future())
         self._jobs.put(job)
         return job.future
 
     def run(self) -> None:
-        """Do what is submitted until :meth:`end` is called elsewhere, or SIGINT or SIGTERM comes."""
+        """Run submitted jobs until another thread calls :meth:`end`, or until SIGINT or SIGTERM arrives."""
         try:
             while not self._ended:
                 job = self._next()
@@ -64,9 +64,9 @@ class Lane:
             self._in_hand = False
 
     def _next(self) -> _Job | None:
-        """The next job, None where there may be none.
+        """The next job; None if none arrived in time.
 
-        Asked for again and again: a signal that comes just before the wait begins is handled after it only.
+        The wait is short, because a signal that arrives just before it begins is handled only after it.
         """
         try:
             return self._jobs.get(timeout=_LOOK_S)
@@ -74,13 +74,13 @@ class Lane:
             return None
 
     def end(self) -> None:
-        """End :meth:`run`, dropping the job in hand. For other threads."""
+        """End :meth:`run` from another thread, and drop the current job."""
         self._ended = True
         self._jobs.put(None)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal. What closes already is not interrupted again."""
+        """Handle a signal. A lane that is already closing is not interrupted again."""
         self.signalled |= not self._ended
         self._ended = True
         self._jobs.put(None)
@@ -92,7 +92,7 @@ class Lane:
     def _do(job: _Job) -> None:
         try:
             result = job.work()
-        except Exception as error:  # noqa: BLE001 - raised again where the future is awaited
+        except Exception as error:  # noqa: BLE001 - awaiting the future raises it again
             job.future.set_exception(error)
         except BaseException:
             job.future.set_exception(MachineError("the server was stopped", hint="start it and call again"))

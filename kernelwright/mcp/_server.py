@@ -1,4 +1,4 @@
-"""Puts the parts together: the protocol in a thread of its own, the referee in the main one."""
+"""The MCP server: the protocol runs in its own thread, the referee in the main thread."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kernelwright.store import Store
 def serve(settings: Settings) -> bool:
     """Serve MCP on standard input and output until the client closes standard input.
 
-    For the main thread of a process that does nothing else: SIGINT and SIGTERM end it, and what it writes to standard
-    output besides the protocol goes to standard error. The referee is opened by the first call that needs it. What is
-    in hand when the server ends is dropped.
+    Call this in the main thread of a process of its own. SIGINT and SIGTERM end it, and any output besides the protocol
+    goes to standard error. The first call that needs the referee opens it. When the server ends, the current judgement
+    is dropped.
 
     Returns:
-        True where the client ended it, False where a signal did.
+        True if the client ended it, False if a signal did.
 
     Raises:
         StoreError: the store cannot be opened.
@@ -38,17 +38,17 @@ def serve(settings: Settings) -> bool:
     with Store.open(settings.store) as store, Judging(settings, store.archive) as judging:
         server = build_server(Tools(Answers(settings, store), lane, judging))
         spoken: Future[None] = Future()
-        # A daemon: after a signal, it may be reading standard input still, and nothing can stop it from that.
+        # A daemon: after a signal, it may still be reading standard input, and nothing can interrupt that.
         arguments = (server, lane, settings.threads, spoken)
         threading.Thread(target=_speak, args=arguments, name="mcp", daemon=True).start()
         lane.run()
     if not lane.signalled:
-        spoken.result()  # raises what ended the protocol's thread, where that was a bug
+        spoken.result()  # raises if a bug ended the protocol's thread
     return not lane.signalled
 
 
 def build_server(tools: Tools) -> MCPServer:
-    """A server with all tools, bound to no transport yet."""
+    """A server with all tools, not yet bound to a transport."""
     server = MCPServer("kernelwright", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     writes = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
@@ -59,15 +59,15 @@ def build_server(tools: Tools) -> MCPServer:
 
 
 def _speak(server: MCPServer, lane: Lane, threads: int, spoken: Future[None]) -> None:
-    """Serve the protocol, away from the cores on which the referee times: its last ones.
+    """Serve the protocol, away from the last cores, on which the referee times kernels.
 
-    Signals are left to the main thread: one that this thread took would not wake that one up.
+    Signals are left to the main thread: a signal that this thread received would not wake it.
     """
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         cpus = sorted(os.sched_getaffinity(0))
         if len(cpus) > threads:
-            os.sched_setaffinity(0, cpus[:-threads])  # of this thread, and of those that it starts
+            os.sched_setaffinity(0, cpus[:-threads])  # for this thread and those that it starts
         anyio.run(_serve_client, server)
         spoken.set_result(None)
     except BaseException as error:  # noqa: BLE001 - raised again in the main thread
@@ -77,8 +77,8 @@ def _speak(server: MCPServer, lane: Lane, threads: int, spoken: Future[None]) ->
 
 
 async def _serve_client(server: MCPServer) -> None:
-    """Until the client closes one of its sides."""
+    """Serve until the client closes standard input or output."""
     try:
         await server.run_stdio_async()
     except* BrokenPipeError:
-        pass  # the one that it reads
+        pass  # the client closed our standard output

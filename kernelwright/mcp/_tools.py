@@ -1,4 +1,4 @@
-"""The tools: what an agent may call. Their docstrings and fields are what it reads."""
+"""The tools that an agent may call. It reads their docstrings and field descriptions."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ class Tools:
         return await anyio.to_thread.run_sync(self._answers.candidate, sha_prefix, problem)
 
     async def _judge(self, context: Context, candidate: Candidate, problem: Problem, depth: Check) -> Evaluation:
-        """Wait for the referee's turn and its verdict, telling the client each stage.
+        """Wait for the referee and its verdict, and report each stage to the client.
 
-        Cancelled while it waits, the call gives its turn away; cancelled while it is judged, its verdict is dropped.
+        A call cancelled while it waits gives up its turn. If it is cancelled during judging, the verdict is dropped.
         """
         loop, numbers = asyncio.get_running_loop(), itertools.count(1)
         notices: set[asyncio.Task[None]] = set()
@@ -188,7 +188,7 @@ class Tools:
             task.add_done_callback(notices.discard)
 
         def tell(stage: str) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with suppress(RuntimeError):  # the loop is closed, so the client is gone
                 loop.call_soon_threadsafe(notify, stage)
 
         judgement = self._lane.submit(lambda: self._judging.judge(candidate, problem, depth, tell=tell))
@@ -205,10 +205,10 @@ def _candidate(
     note: str = "",
     parents: tuple[str, ...] = (),
 ) -> Candidate:
-    """A candidate as an agent gave it.
+    """The candidate of an agent.
 
     Raises:
-        UsageError: the source is empty, too large, or no text that UTF-8 can hold.
+        UsageError: the source is empty, too large, or cannot be encoded as UTF-8.
     """
     try:
         size_bytes = len(source.encode())
@@ -231,7 +231,7 @@ def _candidate(
 
 
 def _author(context: Context) -> str:
-    """``mcp:`` and what the client calls itself, in plain characters."""
+    """``mcp:`` and the client's name, in plain characters."""
     client = context.session.client_params
     name = client.client_info.name if client is not None else ""
     return f"mcp:{re.sub(r'[^A-Za-z0-9._+-]+', '-', name)[:_MOST_NAME_CHARACTERS] or 'unknown'}"
@@ -244,7 +244,7 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
 
 @contextmanager
 def _as_tool_errors() -> Iterator[None]:
-    """Our errors as errors of the tool: the agent reads what happened and what to do."""
+    """Turn our errors into tool errors, so that the agent reads the message and the hint."""
     try:
         yield
     except KernelwrightError as error:

@@ -1,6 +1,6 @@
-"""What a language model is told: templates, the views that fill them in, exemplars, and how others are quoted.
+"""Prompts for language models: templates, the views that fill them in, exemplars, and quotes of untrusted text.
 
-Names load on first use, so that who only makes a view does not pay for the template engine.
+Names load on first use, so that making a view alone does not load the template engine.
 """
 
 from __future__ import annotations

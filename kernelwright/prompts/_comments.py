@@ -1,4 +1,4 @@
-"""Removes comments: from Python by its syntax tree (by its tokens where it has none), from C and C++ by a tokenizer."""
+"""Removes comments: from Python by its syntax tree (by tokens if it does not parse), from C and C++ by a tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIRECTIVE = re.compile(r"#[ \t]*(?:include|define|undef|if|ifn?def|el(?:if|se)|
 
 
 def uncommented_c(text: str) -> str:
-    """C, C++ or CUDA without comments; lines that held nothing else are gone, all other lines stay."""
+    """C, C++ or CUDA without comments. Lines that held only a comment are removed; all other lines stay."""
     mark = next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in text)
 
     def replaced(token: re.Match[str]) -> str:
@@ -53,7 +53,7 @@ def uncommented_python(source: str) -> tuple[str, bool]:
 
 
 def _by_tree(source: str) -> str:
-    """The source written from its tree. Long strings are written by us: ``ast.unparse`` has them on one line."""
+    """The source written from its tree. Long strings are written separately: ``ast.unparse`` puts them on one line."""
     tree = ast.parse(source)
     prefix = f"text_{sha256_text(source)[:24]}_"  # a source cannot hold its own hash
     texts = _Texts(prefix)
@@ -62,7 +62,7 @@ def _by_tree(source: str) -> str:
 
 
 class _Texts(ast.NodeTransformer):
-    """Drops statements that are only a constant, and puts a name in place of every string of several lines."""
+    """Drops statements that are only a constant, and replaces every C or multi-line string by a name."""
 
     def __init__(self, prefix: str) -> None:
         self.literals: list[str] = []
@@ -83,7 +83,7 @@ class _Texts(ast.NodeTransformer):
         return self._named(_literal(uncommented_c(value) if _is_c(value) else value))
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
-        """An f-string. Its placeholders are single characters while comments are looked for; those in comments go."""
+        """Replace an f-string. Placeholders become single characters, and those inside of comments are removed."""
         constants = "".join(filter(None, map(_text_of, node.values)))
         if not ("\n" in constants or _is_c(constants)):
             return node
@@ -104,7 +104,7 @@ class _Texts(ast.NodeTransformer):
 
 
 def _is_text_alone(statement: ast.stmt) -> bool:
-    """A docstring, or a string that stands as a statement and does nothing."""
+    """Whether a statement is a docstring, or another constant that does nothing."""
     if not isinstance(statement, ast.Expr):
         return False
     value = statement.value
@@ -118,7 +118,7 @@ def _is_c(text: str) -> bool:
 
 
 def _literal(value: str) -> str:
-    """A literal of the value, over several lines where it has them."""
+    """A literal of the value that keeps its line breaks, if possible."""
     escaped = value.replace("\\", "\\\\").replace('"""', r"\"\"\"")
     for text in (f'r"""{value}"""', f"r'''{value}'''", f'"""{escaped}"""'):
         try:
@@ -130,7 +130,7 @@ def _literal(value: str) -> str:
 
 
 def _formatted(text: str, parts: dict[str, str]) -> str:
-    """An f-string of the text, in which ``parts`` says what each mark stands for (an f-string of its own)."""
+    """An f-string of the text. ``parts`` maps each mark in it to the f-string of a placeholder."""
     pieces = re.split(f"([{''.join(parts)}])", text) if parts else [text]
     fields = [parts[piece][2:-1] if piece in parts else piece.replace("{", "{{").replace("}", "}}") for piece in pieces]
     body = "".join(fields)
@@ -142,7 +142,7 @@ def _formatted(text: str, parts: dict[str, str]) -> str:
 
 
 def _is_formatted(literal: str, pieces: list[str]) -> bool:
-    """Whether a literal parses to as many parts as it was made of, and to the same constants."""
+    """Whether a literal parses to the same number of parts that it was made of, and to the same constants."""
     try:
         node = ast.parse(literal, mode="eval").body
     except SyntaxError:
@@ -161,7 +161,7 @@ def _text_of(part: ast.expr) -> str | None:
 
 
 def _by_tokens(source: str) -> str:
-    """What does not parse: comments up to the place where its tokens end, and by their looks behind it."""
+    """Source that does not parse, without comments: by its tokens while they last, then line by line."""
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -183,7 +183,7 @@ def _by_tokens(source: str) -> str:
 
 
 def _uncommented_line(line: str) -> str:
-    """A line whose surroundings cannot be read, without the comment that its own tokens show; C's directives stay."""
+    """A line, read without its context, without the comment that its own tokens show. C directives stay."""
     text = line.strip()
     if not text or _DIRECTIVE.match(text):
         return line

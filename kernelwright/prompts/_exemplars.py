@@ -1,7 +1,7 @@
 """One short right kernel for each category and backend, each with the small reference that it replaces.
 
-The referee judges all of them in the tests. They show how a kernel of their kind is written, and are of operators and
-layouts that differ from those of the built-in suite, so that none of them is a problem's solution.
+The tests have the referee judge all of them. They show how a kernel of their kind is written. Their operators and
+layouts differ from those of the built-in suite, so that none of them solves a problem of it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WORDS: Final = {
     "elementwise": "pointwise",
     "activation": "pointwise",
 }
-# What stands nearest, where a backend has no exemplar of a category.
+# The nearest category, for backends that have no exemplar of a category.
 _NEAREST: Final = {
     "loss": "reduction",
     "scan": "reduction",
@@ -62,7 +62,7 @@ _NEAREST: Final = {
 }
 
 
-_KEPT = 256  # files of which is remembered what was read from them: a problem's is asked for in every round
+_KEPT = 256  # entries in each cache below: every round asks for the same problem
 
 
 class Exemplar(Record):
@@ -104,17 +104,17 @@ def read_exemplar(backend: Backend, category: str) -> Exemplar:
 
 
 def family_of(category: str) -> str | None:
-    """The category of exemplars that a problem's category, or name, belongs to; None where its words say nothing."""
+    """The exemplar category of a problem's category, or name; None if it has none of the known words."""
     return next((family for word, family in _WORDS.items() if word in category.lower()), None)
 
 
 def exemplar_for(problem: Problem, backend: Backend, choice: ExemplarChoice = "category") -> Exemplar | None:
-    """The exemplar to show beside a problem: of its category, or the nearest one; None where nothing is near.
+    """The exemplar to show with a problem: of its category, or of the nearest one; None if there is neither.
 
-    None as well where the problem's reference is the exemplar's own, whatever its variables are called.
+    Also None if the problem's reference equals the exemplar's own, apart from the names of variables.
 
     Args:
-        choice: ``pointwise`` for that one whatever the problem is, ``none`` for none.
+        choice: ``pointwise`` always chooses that exemplar, ``none`` chooses none.
     """
     if choice == "none":
         return None
@@ -131,7 +131,7 @@ def exemplar_for(problem: Problem, backend: Backend, choice: ExemplarChoice = "c
 
 @functools.lru_cache(maxsize=_KEPT)
 def _class_source(source: str, name: str) -> str:
-    """The text of a class of a file; all of the file where it has none, or does not parse."""
+    """The text of a class of a file; the whole file if it lacks the class, or does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -142,7 +142,7 @@ def _class_source(source: str, name: str) -> str:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _shape(source: str) -> str:
-    """The tree of a class without its own name, those of variables, annotations and docstrings."""
+    """The tree of a class without names of variables, annotations and docstrings, as text."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

@@ -1,6 +1,6 @@
 """The history of a search as a table of measured moves.
 
-Kernels go by short labels (k1, k2, ...) in the order in which they were made, not by their hashes: a hash changes with
+Kernels have short labels (k1, k2, ...) in the order in which they were made, and not their hashes. A hash changes with
 a comment, and a prompt of the Judge must not.
 """
 
@@ -20,7 +20,7 @@ _OUTCOME_CHARS = 200
 
 
 def table(moves: Sequence[Move], limit: int = MAX_MOVES) -> str:
-    """At most ``limit`` moves, newest last: the best ones, and of the others the newest."""
+    """A table of at most ``limit`` moves, newest last: the best ones, and the newest of the others."""
     labels = _labels(moves)
     shown = _chosen(moves, limit)
     lines = ["kernel | from | operator | change | outcome"]
@@ -33,7 +33,7 @@ def table(moves: Sequence[Move], limit: int = MAX_MOVES) -> str:
 
 
 def label(kernel: KernelView, moves: Sequence[Move]) -> str:
-    """How a heading names a kernel of the table; empty for one that is not in it."""
+    """A kernel's label in the table, for a heading; empty if the kernel is not in it."""
     found = _labels(moves).get(kernel.sha256)
     return f" ({found})" if found else ""
 

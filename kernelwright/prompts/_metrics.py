@@ -1,8 +1,8 @@
-"""Which numbers of a profile are shown for what limits a kernel, and what each of them means.
+"""Selects the numbers of a profile to show for a kernel's bottleneck, and says what each of them means.
 
-All numbers at once make worse advice than the few that the limit makes relevant (CudaForge, arXiv 2511.01884: 1.41x
-with all of them, 1.77x with 24). The names are those that the referee's profiles have; numbers of single GPU kernels
-are keyed "kernel/name" there, and looked up by their last part.
+All numbers at once lead to worse advice than the few that are relevant to the bottleneck (CudaForge, arXiv 2511.01884:
+1.41x with all of them, 1.77x with 24). The names are those of the referee's profiles. There, numbers of single GPU
+kernels are keyed "kernel/name"; they are looked up by their last part.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _GPU_RUNGS = frozenset({"ncu", "torch.profiler", "static"})
 
 
 class Metric(NamedTuple):
-    """One number of a profile under its name there, with what it means and its unit."""
+    """One number of a profile with its name there, its meaning and its unit."""
 
     name: str
     value: float
@@ -131,7 +131,7 @@ class Metric(NamedTuple):
 
 
 def metrics_for(profile: Profile | None) -> tuple[Metric, ...]:
-    """The short list for what limits the kernel, most telling first; at most ``MAX_METRICS``."""
+    """The numbers that are relevant to the kernel's bottleneck, most telling first; at most ``MAX_METRICS``."""
     if profile is None:
         return ()
     on_gpu = profile.rung in _GPU_RUNGS or (profile.rung not in _CPU_RUNGS and any("/" in m for m in profile.metrics))
@@ -143,7 +143,7 @@ def metrics_for(profile: Profile | None) -> tuple[Metric, ...]:
 
 
 def _of_kernels(profile: Profile) -> list[Metric]:
-    """Of single kernels: the first few that a profile has, which are those with the most time; the first one first."""
+    """The numbers of the first few GPU kernels in a profile, which take the most time, in the order of the profile."""
     kernels = list(dict.fromkeys(name.rpartition("/")[0] for name in profile.metrics if "/" in name))[:_KERNELS_SHOWN]
     found = []
     for kernel in kernels:

@@ -1,4 +1,4 @@
-"""Text of others inside a prompt: fenced so that no content can end its fence, cut to a length, and without comments.
+"""Quotes untrusted text in a prompt: fenced so that no content can end its fence, cut, and without comments.
 
 A fence's marker is a hash of what it encloses. Content cannot hold its own hash, so it cannot write the closing line.
 """
@@ -16,7 +16,7 @@ __all__ = ["Uncommented", "cut_middle", "fence", "last_lines", "one_line", "read
 
 MAX_SOURCE_CHARS = 60_000
 MAX_ASIDE_CHARS = 12_000  # of a source that is shown for its ideas only
-MAX_EXCERPT_CHARS = 2_000  # of a difference of sources, or of notes
+MAX_EXCERPT_CHARS = 2_000  # of a diff of sources, or of notes
 MAX_MESSAGE_LINES = 80
 MAX_MESSAGE_CHARS = 16_000
 _MAX_LINE_CHARS = 400
@@ -27,7 +27,7 @@ PARTLY = "it does not parse as Python: comments were removed as far as it could 
 
 
 class Uncommented(NamedTuple):
-    """Source without comments; ``note`` says where that was not possible throughout, and is empty where it was."""
+    """Source without comments; ``note`` says if some could not be removed, and is empty otherwise."""
 
     text: str
     note: str
@@ -37,24 +37,24 @@ class Uncommented(NamedTuple):
 def strip_comments(source: str) -> Uncommented:
     """A candidate's Python without comments and docstrings, and the C, C++ or CUDA inside of it without comments.
 
-    What parses is written anew from its syntax tree, so that two files which differ in comments and layout alone become
-    the same text; the program is equivalent but for docstrings and the comments of sources that it has compiled. A
-    string counts as such a source where it includes something, or holds a brace and a line break or semicolon. What
-    does not parse keeps its layout, and loses the comments that its tokens show.
+    Source that parses is written anew from its syntax tree, so that files which differ only in comments and layout
+    become the same text. The program is equivalent except for docstrings, and comments in the C sources inside of it. A
+    string counts as C source if it has an ``#include``, or a brace and a line break or semicolon. Source that does not
+    parse keeps its layout, and loses the comments that its tokens show.
     """
     text, complete = uncommented_python(source)
     return Uncommented(text, "" if complete else PARTLY)
 
 
 def without_quoted_comments(messages: str) -> str:
-    """Compilers' messages without the comments in the lines of source that they quote."""
+    """Compiler messages without the comments in the source lines that they quote."""
     return "\n".join(uncommented_c(line).rstrip() for line in messages.split("\n"))
 
 
 def fence(text: str) -> str:
     """``text`` between two lines that share a marker derived from it.
 
-    The marker is lengthened for as long as the text holds it, which takes a broken hash to happen at all.
+    The marker is lengthened while the text contains it. That can only happen if the hash is broken.
     """
     marker = sha256_text(text)[:_MARKER_DIGITS]
     while marker in text:
@@ -63,14 +63,14 @@ def fence(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Text of tools without control characters (but tab and line break), without those that reorder or hide what is
-    read, and without the folders of this machine: of an absolute path the file's name stays.
+    """Output of tools without control characters (except tab and line break), without characters that reorder or hide
+    text, and without folders of this machine: only the file name of an absolute path stays.
     """
     return _FOLDERS.sub("", _UNFIT.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n")))
 
 
 def cut_middle(text: str, most: int = MAX_SOURCE_CHARS) -> str:
-    """At most ``most`` characters of a text and a note: its two ends, where it is longer."""
+    """A text of at most ``most`` characters; the two ends of a longer one, with a note between them."""
     if len(text) <= most:
         return text
     left_out = len(text) - most
@@ -78,7 +78,7 @@ def cut_middle(text: str, most: int = MAX_SOURCE_CHARS) -> str:
 
 
 def last_lines(text: str, most: int = MAX_MESSAGE_LINES) -> str:
-    """The last lines of a text, each cut, under a note that says how many stood before them."""
+    """The last lines of a text, each cut, below a note on the number of lines before them."""
     lines = readable(text).rstrip().split("\n")
     shown = [line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]} [...]" for line in lines[-most:]]
     note = [f"[... {len(lines) - most:,} earlier lines left out ...]"] if len(lines) > most else []
@@ -86,6 +86,6 @@ def last_lines(text: str, most: int = MAX_MESSAGE_LINES) -> str:
 
 
 def one_line(text: object, most: int = _MAX_LINE_CHARS) -> str:
-    """Text on one line: every run of blanks is one, and what is too long is cut."""
+    """Text on one line. Every run of blanks becomes one blank, and a text that is too long is cut."""
     line = " ".join(readable(str(text)).split())
     return line if len(line) <= most else f"{line[:most]} [...]"

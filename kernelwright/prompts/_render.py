@@ -1,4 +1,4 @@
-"""``render``: from a name and views to what is sent, with a hash over all of it."""
+"""Renders a prompt from its name and views, with a hash over the whole prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_PARAGRAPH_CHARS = 2_000
 
 
 class Prompt(Record):
-    """A rendered prompt: what goes to a model under the name of its template."""
+    """A rendered prompt: the texts for a model, and the name of the template."""
 
     name: str
     system: str
@@ -31,7 +31,7 @@ class Prompt(Record):
 
     @property
     def text(self) -> str:
-        """Both parts as one text, which is what is hashed, and stored as a blob of kind "prompt"."""
+        """Both parts as one text. It is hashed, and stored as a blob of kind "prompt"."""
         return f"[system]\n{self.system}\n\n[user]\n{self.user}"
 
     @property
@@ -41,7 +41,7 @@ class Prompt(Record):
 
 
 class _Part(NamedTuple):
-    """One kind of prompt: its role's system template, what it must be given, and what it may be given."""
+    """One kind of prompt: its role, which has a system template, its required data, and its optional data."""
 
     role: str
     needs: frozenset[str]
@@ -88,27 +88,27 @@ def names() -> tuple[str, ...]:
 
 
 def render(name: str, **data: Any) -> Prompt:
-    """One prompt, filled in.
+    """Render one prompt.
 
     The system part depends on the name, the backend and ``schema_text`` alone, so that providers can cache it.
 
     Args:
         name: one of :func:`names`.
-        data: ``schema_text`` (the JSON schema of the reply, ours), ``task`` (:class:`Task`); all but the tester need
-            ``device`` (:class:`DeviceFacts`); repair, improve, edit, simplify, transfer, both judges and the verifier a
-            ``kernel`` (:class:`KernelView`, judged, but for the verifier), cross two ``parents``, transfer ``moves``
-            (measured elsewhere, a line each; with ``diff``, what was changed there). Coders and judges take ``history``
-            (:class:`Move`, oldest first) with ``history_limit``; coders an ``exemplar``, the ``advice``
-            (:class:`~kernelwright.records.Advice`), ``failures`` (why earlier answers led to no verdict, a line each),
-            ``inspirations`` (judged kernels for the same task; with ``contrast`` their speeds are to be compared),
-            ``insights`` of Judges (a line each) and the ``scratchpad``, what was learned so far; new, improve and edit
-            also ``paid`` (moves that paid elsewhere, a line each). The scratchpad takes history, failures, insights and
-            its predecessor, and ``most_characters``; the tester ``known`` (descriptions of generators, one a line) and
-            ``survivors`` (wrong kernels that passed so far).
+        data: ``schema_text`` (our JSON schema of the reply) and ``task`` (:class:`Task`). All but the tester need
+            ``device`` (:class:`DeviceFacts`). Repair, improve, edit, simplify, transfer, both judges and the verifier
+            need a ``kernel`` (:class:`KernelView`, judged except for the verifier). Cross needs two ``parents``, and
+            transfer needs ``moves`` (measured elsewhere, a line each; with ``diff``, the change made there). Coders and
+            judges take ``history`` (:class:`Move`, oldest first) with ``history_limit``. Coders take an ``exemplar``,
+            ``advice`` (:class:`~kernelwright.records.Advice`), ``failures`` (why earlier answers led to no verdict, a
+            line each), ``inspirations`` (judged kernels for the same task; ``contrast`` asks to compare their speeds),
+            ``insights`` of Judges (a line each) and the ``scratchpad`` (lessons so far). New, improve and edit also
+            take ``paid`` (moves that paid off elsewhere, a line each). The scratchpad takes history, failures,
+            insights, its predecessor and ``most_characters``. The tester takes ``known`` (descriptions of generators,
+            one a line) and ``survivors`` (wrong kernels that passed so far).
 
     Raises:
         UsageError: there is no such prompt.
-        TypeError: data is missing, or there is too much of it; or evidence of a kernel that was not judged.
+        TypeError: data is missing or unknown, or a kernel with evidence to show was not judged.
     """
     part = _PARTS.get(name)
     if part is None:
@@ -130,10 +130,10 @@ def render(name: str, **data: Any) -> Prompt:
 
 
 def evidence(kernel: KernelView) -> str:
-    """What the referee measured of one judged kernel and what its compiler said, quoted as every prompt quotes it.
+    """The evidence on one judged kernel and the messages of its compiler, quoted as in every prompt.
 
     Raises:
-        TypeError: it was not judged.
+        TypeError: the kernel was not judged.
     """
     if kernel.status is None:
         raise TypeError("the kernel has no evidence: it was not judged")
@@ -142,10 +142,10 @@ def evidence(kernel: KernelView) -> str:
 
 
 def assignment(name: str) -> str:
-    """What a prompt of :func:`names` that writes a kernel asks for, without anything that it shows.
+    """The assignment in a Coder's prompt of :func:`names`, without the data that the prompt shows.
 
     Raises:
-        UsageError: no Coder is asked so.
+        UsageError: no Coder's prompt has that name.
     """
     if name not in _PARTS or _PARTS[name].role != "coder":
         known = ", ".join(one for one in names() if _PARTS[one].role == "coder")
@@ -193,7 +193,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _tidy(text: str) -> str:
-    """Outside of fences: no blanks at ends of lines, no two empty lines in a row. Inside, every byte stays."""
+    """The text without trailing blanks and repeated empty lines. Inside of fences, every byte stays."""
     lines: list[str] = []
     closing = ""
     for line in text.strip("\n").split("\n"):
@@ -210,7 +210,7 @@ def _tidy(text: str) -> str:
 
 
 def _bare_evidence(kernel: KernelView) -> KernelView:
-    """The same without comments in what reasons and findings quote."""
+    """The kernel without comments in the source that reasons and findings quote."""
     bare = quoting.without_quoted_comments
     findings = tuple(f.model_copy(update={"evidence": bare(f.evidence)}) for f in kernel.findings)
     return kernel.model_copy(update={"reason": bare(kernel.reason), "findings": findings})
@@ -230,7 +230,7 @@ def _settings(values: Mapping[str, KnobValue]) -> str:
 
 
 def _resources(used: KernelResources) -> str:
-    """What one GPU kernel takes, each with its unit."""
+    """The resources that one GPU kernel takes, each with its unit."""
     counts: Sequence[tuple[object, str]] = (
         (used.registers, "registers a thread"),
         (used.spilled_bytes, "bytes spilled a thread"),

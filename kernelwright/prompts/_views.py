@@ -1,4 +1,4 @@
-"""What fills the templates: a device, a task, kernels with the evidence about exactly them, measured moves."""
+"""The views that fill the templates: a device, a task, kernels with their own evidence, and measured moves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MESSAGES = ("compiler", "worker output")
 
 
 class DeviceFacts(Record):
-    """Where kernels are judged. ``facts`` are labelled, in the order shown, each value with its unit."""
+    """The device that kernels are judged on. ``facts`` maps labels to values with units, in the order shown."""
 
     name: str
     device_class: DeviceClass
@@ -42,12 +42,12 @@ class DeviceFacts(Record):
 
 
 class Task(Record):
-    """What is to be made fast, and under which conditions.
+    """The problem to make fast, and its conditions.
 
-    ``variants`` are the settings of the reference's constants that are checked, the timed one first. Of a GPU that is
-    not here they are those to write for, and ``checked_here`` has the small ones that are checked. ``baselines`` maps
-    what a kernel is timed against to its measured latency in ms, None where it is not known yet. ``own_kernels``: how
-    much of the work own kernels have to do. ``reduced_precision``: what may be used inside of float32.
+    ``variants`` are the settings of the reference's constants that are checked, the timed one first. For a GPU that is
+    not here, they are the settings to write for, and ``checked_here`` has the small ones that are checked.
+    ``baselines`` maps each baseline to its measured latency in ms, None if it is not known yet. ``own_kernels``: how
+    much of the work own kernels have to do. ``reduced_precision``: formats that may be used inside of float32.
     """
 
     problem_id: str
@@ -82,11 +82,11 @@ class Task(Record):
         own_kernels: OwnKernels = "some",
         allow_precision: Sequence[str] = (),
     ) -> Task:
-        """The task that a problem is for one backend.
+        """The task of a problem for one backend.
 
         Args:
-            device_class: whose shapes; "interpreter" for a GPU's kernels where there is no GPU.
-            allow_precision: what a run allows beyond the problem itself.
+            device_class: class whose shapes are used; "interpreter" for GPU kernels on a machine without a GPU.
+            allow_precision: reduced precision that the run allows besides that of the problem.
         """
         meta: ProblemMeta = problem.meta
         without_gpu = device_class == "interpreter"
@@ -114,9 +114,9 @@ class Task(Record):
 
 
 class KernelView(Record):
-    """One kernel and the evidence about exactly it; without evidence (``status`` None) where it was not judged yet.
+    """One kernel and the evidence on exactly this kernel. There is none (``status`` is None) if it was not judged yet.
 
-    ``messages`` is what its compiler said, and what it printed itself. ``note`` is its author's rationale.
+    ``messages`` has the output of its compiler, and its own output. ``note`` is its author's rationale.
     """
 
     sha256: str
@@ -151,7 +151,7 @@ class KernelView(Record):
         """A candidate with the verdict on it.
 
         Args:
-            artifacts: of its evaluation; messages are shown out of them.
+            artifacts: artifacts of its evaluation, which contain the messages.
 
         Raises:
             ValueError: the verdict is on another candidate.
@@ -188,12 +188,12 @@ class KernelView(Record):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The short list of its profile for what limits it."""
+        """The numbers of its profile that are relevant to its bottleneck."""
         return metrics_for(self.profile)
 
     @property
     def resources(self) -> tuple[KernelResources, ...]:
-        """What its GPU kernels take; of one architecture, where the profile has several."""
+        """The resources that its GPU kernels take, for one architecture if the profile has several."""
         kernels = () if self.profile is None else self.profile.kernels
         architectures = [kernel.architecture for kernel in kernels]
         shown = "sm_90" if "sm_90" in architectures else next(iter(architectures), "")
@@ -201,10 +201,10 @@ class KernelView(Record):
 
 
 class Move(Record):
-    """One measured step of the search: what was changed, from which kernel to which, and what came of it.
+    """One measured step of the search: the parent and the child kernel, the change, and its result.
 
-    ``ratio`` is the child's speed over its parent's, above 1 where the child is faster; None where one of them has no
-    time. ``speedup`` is the child's over the first baseline.
+    ``ratio`` is the child's speed over its parent's, above 1 if the child is faster; None if one of them has no time.
+    ``speedup`` is the child's speedup over the first baseline.
     """
 
     child: str
@@ -230,8 +230,8 @@ class Move(Record):
         """A judged candidate as a move.
 
         Args:
-            parent: the verdict on the kernel that it was made from; its first one, where there are two.
-            plan: what was to be changed; the candidate's own note where it is empty.
+            parent: the verdict on the parent kernel, the first one if there are two.
+            plan: the intended change; if empty, the candidate's own note.
         """
         speedup = verdict.speedup(baseline)
         return cls(
@@ -248,12 +248,12 @@ class Move(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether the child is eligible for anything."""
+        """Whether the child passed."""
         return self.status is Status.PASSED
 
     @property
     def outcome(self) -> str:
-        """What was measured, or what failed; one line of it is another's text."""
+        """The measurement, or the failure with its reason, which is untrusted text."""
         if not self.passed:
             stage = f" at {self.failed_stage}" if self.failed_stage else ""
             return f"{self.status.value}{stage}: {self.reason}"
@@ -266,7 +266,7 @@ class Move(Record):
 
 
 def _ratio_to(parent: Verdict | None, verdict: Verdict, baseline: str) -> Interval | None:
-    """How much faster a kernel is than its parent: of a race of the two, where there was one."""
+    """The speed of a kernel over that of its parent, from a race of the two if there was one."""
     if parent is None:
         return None
     if verdict.timing is not None and (raced := verdict.timing.rivals.get(parent.candidate)) is not None:
@@ -275,7 +275,7 @@ def _ratio_to(parent: Verdict | None, verdict: Verdict, baseline: str) -> Interv
 
 
 def _ratio(child: Speedup | None, parent: Speedup | None) -> Interval | None:
-    """Of two speedups over one baseline; the ends are as far apart as those of both allow."""
+    """The ratio of two speedups over one baseline, with the widest interval that both allow."""
     if child is None or parent is None or min(child.low, parent.low) <= 0:
         return None
     return Interval(median=child.median / parent.median, low=child.low / parent.high, high=child.high / parent.low)

@@ -1,7 +1,7 @@
-"""The frozen records that cross rooms.
+"""The frozen records that packages of kernelwright exchange.
 
-Units live in the names (``latency_ms``, ``size_bytes``, ``seconds``). A record never changes after it was made; a
-rerun is a new record.
+Names contain the units (``latency_ms``, ``size_bytes``, ``seconds``). A record never changes after it is made; a rerun
+is a new record.
 """
 
 from __future__ import annotations

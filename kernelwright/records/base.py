@@ -1,4 +1,4 @@
-"""What all records share."""
+"""The base class of records, and functions and types that they share."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ DeviceClass = Literal["cpu", "gpu", "interpreter"]
 
 
 def timed_together(one: Backend, other: Backend) -> bool:
-    """Whether kernels of two backends are timed on the same device, where they are timed at all: C++ is on the CPU."""
+    """Whether kernels of two backends are timed on the same device. C++ is timed on the CPU, the others on a GPU."""
     return (one == "cpp") == (other == "cpp")
 
 
 def sha256_text(text: str | bytes) -> str:
-    """Hex SHA-256 of ``text`` (UTF-8 where it is a string)."""
+    """Hex SHA-256 of ``text``; a string is encoded as UTF-8."""
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, and closed to unknown fields."""
+    """Base of all records: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: records become objects, infinities and NaN become text."""
+    """Convert a value to plain JSON data. Records become objects; infinities and NaN become text."""
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(mode="python"))
     if hasattr(value, "_asdict"):

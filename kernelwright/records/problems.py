@@ -1,4 +1,4 @@
-"""Problems: their reference, their inputs, their shape variants."""
+"""Problems: their references, inputs and shape variants."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ PatternKind = Literal[
     "uneven_rows",
 ]
 Place = Literal["first", "last", "random"]
-VARIANT_MARK = "@"  # between a problem's id and the number of the variant that is timed
-OwnKernels = Literal["any", "some", "strict"]  # how much of the work a candidate's own kernels have to do
+VARIANT_MARK = "@"  # between a problem's id and the number of the timed variant
+OwnKernels = Literal["any", "some", "strict"]  # how much of the work a candidate's own kernels must do
 
 
 class InputDomain(Record):
-    """What one input of ``forward`` may hold.
+    """The values that one input of ``forward`` may hold.
 
-    ``fill`` says how fresh data may be made: ``normal`` and ``uniform`` are element-wise independent (the referee may
-    draw any values inside [low, high]); ``structured`` means that only the problem's own ``get_inputs`` makes it.
-    ``non_finite``: a float input may hold NaN as well, and an infinity on each side that has no bound.
+    ``fill`` says how new data may be made. With ``normal`` and ``uniform``, elements are independent, and the referee
+    may draw any values inside [low, high]. With ``structured``, only the problem's own ``get_inputs`` makes the input.
+    ``non_finite``: a float input may also hold NaN, and an infinity on each side without a bound.
     """
 
     fill: Literal["normal", "uniform", "structured"] = "structured"
@@ -54,29 +54,29 @@ class InputDomain(Record):
 
 
 class InputPattern(Record):
-    """How the elements of one input are drawn; the referee draws them, inside of the input's declared domain.
+    """How the referee draws the elements of one input, inside the input's declared domain.
 
-    ``z`` is standard normal (or the domain's part of it), rows lie along ``axis``, ``m`` is ``magnitude`` and ``c`` is
-    ``count``:
+    ``z`` is standard normal (or the part of it inside the domain), rows lie along ``axis``, ``m`` is ``magnitude`` and
+    ``c`` is ``count``:
 
     - ``normal``: z.
     - ``scaled``: m z.
     - ``offset``: m + z.
     - ``one_sided``: m |z|: no element has the other sign.
     - ``constant``: every element is m.
-    - ``bounds``: the domain's two bounds (m where it has none).
+    - ``bounds``: the domain's two bounds (m for a missing bound).
     - ``alternating``: m, -m, m, ... plus z: terms that nearly cancel.
     - ``ties``: c different numbers m z, each many times.
-    - ``equal_maxima``: z, and c + 1 elements of a row hold the same number, the row's largest, m above the others.
-    - ``sorted``: m z, each row ascending; descending where ``place`` is ``first``.
-    - ``outliers``: z, and c elements of a row are m times as large.
-    - ``sparse``: zeros, and c elements of a row are m z.
-    - ``signed_zeros``: m z, and half of the elements are 0 or -0.
+    - ``equal_maxima``: z, but c + 1 elements of a row hold the same number, the row's largest, m above the others.
+    - ``sorted``: m z, each row ascending, or descending if ``place`` is ``first``.
+    - ``outliers``: z, but c elements of a row are m times as large.
+    - ``sparse``: zeros, but c elements of a row are m z.
+    - ``signed_zeros``: m z, but half of the elements are 0 or -0.
     - ``uneven_rows``: z times powers of two between 1 and m, one for each run of c elements.
 
     Args:
-        place: where in a row the chosen elements lie.
-        axis: along which rows lie, counted from the last one (-1); one that the input lacks is its first one.
+        place: the position of the chosen elements in a row.
+        axis: the axis of the rows, counted from the last one (-1); if the input lacks it, its first axis is used.
     """
 
     kind: PatternKind
@@ -93,7 +93,7 @@ class InputPattern(Record):
 
 
 class InputGenerator(Record):
-    """One way to draw a problem's inputs: a pattern for each input by its name; all others are drawn plainly."""
+    """One way to draw a problem's inputs: patterns by input name. Inputs without a pattern are drawn as usual."""
 
     inputs: dict[str, InputPattern] = Field(min_length=1)
 
@@ -102,7 +102,7 @@ class InputGenerator(Record):
 
     @property
     def id(self) -> str:
-        """A name by content, 16 hex digits."""
+        """The content hash, 16 hex digits."""
         return sha256_text(self.canonical_json())[:16]
 
     def canonical_json(self) -> str:
@@ -110,7 +110,7 @@ class InputGenerator(Record):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
     def describe(self) -> str:
-        """The same in words: ``x: equal_maxima, magnitude 2, count 1``."""
+        """The generator in words, such as ``x: equal_maxima, magnitude 2``."""
         return "; ".join(f"{name}: {_in_words(pattern)}" for name, pattern in sorted(self.inputs.items()))
 
 
@@ -122,13 +122,13 @@ def _in_words(pattern: InputPattern) -> str:
 
 
 def archive_id(generators: Iterable[InputGenerator]) -> str:
-    """The name of an archive of generators by content, 16 hex digits; empty where there is none."""
+    """The content hash of an archive of generators, 16 hex digits; empty for an empty archive."""
     ids = sorted({generator.id for generator in generators})
     return sha256_text("\n".join(ids))[:16] if ids else ""
 
 
 class TolerancePolicy(Record):
-    """Error budget of a problem: a factor on the budget, and the reduced precisions that it allows inside float32."""
+    """Error budget of a problem: a factor on the budget, and the reduced precisions allowed within float32."""
 
     scale: float = Field(default=1.0, gt=0)
     reduced_precision: tuple[Literal["tf32", "bfloat16", "float16"], ...] = ()
@@ -137,14 +137,14 @@ class TolerancePolicy(Record):
 class ProblemMeta(Record):
     """Optional metadata of a problem file: a literal dict named ``PROBLEM``, read without running the file.
 
-    ``variants`` maps a device class to settings of the file's module-level constants; the first one is timed (unless
-    another one is asked for, see :meth:`Problem.at_variant`), the others are checked as well. ``inputs`` is keyed by
-    the parameter names of ``Model.forward``.
+    ``variants`` maps a device class to settings of the file's module-level constants. All of them are checked. The
+    first one is timed, unless another one is selected (see :meth:`Problem.at_variant`). ``inputs`` is keyed by the
+    parameter names of ``Model.forward``.
 
-    ``note`` says why the problem is not trivially gamed: what a kernel might leave out, and how that shows.
+    ``note`` says why the problem cannot be gamed trivially: what a kernel might skip, and how that is detected.
     ``backward``: a call is the forward and then the gradients of all float inputs and parameters. ``randomness`` says
-    how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, for
-    both sides alike) or ``distribution`` (the candidate may draw as it likes; its distribution is tested).
+    how a forward that draws random numbers is judged: ``seeded`` (torch's generator is seeded before each call, alike
+    for both sides) or ``distribution`` (the candidate may draw in any way; its distribution is tested).
     """
 
     title: str = ""
@@ -161,11 +161,11 @@ class ProblemMeta(Record):
     tolerance: TolerancePolicy = TolerancePolicy()
 
     def variants_for(self, device_class: DeviceClass) -> tuple[dict[str, KnobValue], ...]:
-        """The variants of a device class; one empty variant (the file's own constants) where none is declared."""
+        """The variants of a device class; one empty variant (the file's own constants) if none is declared."""
         return self.variants.get(device_class) or ({},)
 
     def moved(self, source: int, target: int) -> ProblemMeta:
-        """With one variant in another place, in each device class that has both places."""
+        """A copy with one variant moved to another place, in each device class that has both places."""
         found: dict[DeviceClass, tuple[dict[str, KnobValue], ...]] = {}
         for name, declared in self.variants.items():
             variants = list(declared)
@@ -178,8 +178,8 @@ class ProblemMeta(Record):
 class Problem(Record):
     """A PyTorch reference: source with ``Model``, ``get_inputs``, ``get_init_inputs`` (the KernelBench contract).
 
-    ``variant`` is the number, in the order of the file, of the shape variant that is timed. It comes first in ``meta``,
-    and where it is not the file's first one, it is part of the id: results on another variant are results on another
+    ``variant`` is the number, in the order of the file, of the timed shape variant. That variant comes first in
+    ``meta``. If it is not the file's first one, it is part of the id: results on another variant are results on another
     problem.
     """
 
@@ -200,14 +200,14 @@ class Problem(Record):
 
     @property
     def declared(self) -> Problem:
-        """The problem as its file declares it, whose first variant is timed."""
+        """The problem as its file declares it, with the first variant timed."""
         if self.variant == 0:
             return self
         known_as = self.id.removesuffix(f"{VARIANT_MARK}{self.variant}")
         return self.model_copy(update={"id": known_as, "meta": self.meta.moved(0, self.variant), "variant": 0})
 
     def at_variant(self, number: int) -> Problem:
-        """The same problem with another variant of its file timed, by its number; all are checked as before."""
+        """The same problem with the variant of this number timed. All variants are still checked."""
         declared = self.declared
         if number == 0:
             return declared
@@ -217,6 +217,6 @@ class Problem(Record):
         )
 
 
-@lru_cache(maxsize=1024)  # asked for dozens of times in each round; no attribute, since copies would inherit it
+@lru_cache(maxsize=1024)  # used dozens of times per round; not an attribute, because copies would inherit it
 def identity(source: str, knobs: str) -> str:
     return sha256_text(source.encode() + b"\0" + knobs.encode())

@@ -1,4 +1,4 @@
-"""Runs, and what models said in them."""
+"""Runs, and the replies and advice of models in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")  # the worst first
 
 
 class Insight(Record):
-    """Something that a Judge found out and that holds beyond one kernel; ``text`` is quoted as data where shown."""
+    """A finding of a Judge that applies beyond one kernel. ``text`` is quoted as data wherever it is shown."""
 
     type: InsightType
     tag: str  # a short slug: what it is about
@@ -24,7 +24,7 @@ class Insight(Record):
 
 
 class Advice(Record):
-    """One structured piece of advice from a Judge: exactly one bottleneck, one method, one plan; and what it found."""
+    """One piece of advice from a Judge: exactly one bottleneck, one method and one plan; and the Judge's insights."""
 
     mode: Literal["repair", "optimise", "stop"]
     bottleneck: str
@@ -38,8 +38,8 @@ class Advice(Record):
 class LLMCall(Record):
     """One reply of a language model. Unknown cost is None, never 0.
 
-    ``key`` is what the reply is found under when the same question comes again. ``input_tokens`` counts all of the
-    prompt, cached or not, and ``output_tokens`` all that was generated.
+    ``key`` identifies the question, so that a repeated one finds this reply. ``input_tokens`` counts the whole prompt,
+    cached or not; ``output_tokens`` counts everything generated.
     """
 
     role: str
@@ -66,15 +66,15 @@ def _without_folders(recipe: str) -> str:
 
 
 class RunConfig(Record):
-    """What a run was asked to do; stored with it, and all that a resume needs.
+    """The configuration of a run. It is stored with the run and is sufficient to resume it.
 
-    Of a recipe that was read from a file, ``recipe`` is the file's name: boards show it, and its folders are nobody's
-    business there. ``settings`` has the path.
+    If the recipe was read from a file, ``recipe`` is only the file's name, because boards show it and should not show
+    the user's folders. ``settings`` has the path.
     """
 
     problems: tuple[str, ...]
     coder: str = "offline"
-    models: tuple[str, ...] = ()  # that write kernels beside the coder
+    models: tuple[str, ...] = ()  # models that write kernels in addition to the coder
     judge: str = "offline"
     verifier: str = "none"
     backend: Backend = "cpp"
@@ -87,9 +87,9 @@ class RunConfig(Record):
     threads: int = Field(default=1, ge=1)
     baselines: tuple[str, ...] = ("eager", "compile")
     recipe: Annotated[str, AfterValidator(_without_folders)] = "default"
-    search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search; None where it has none
-    every_variant: bool = False  # its problems are all their variants: those too small to time are left alone
-    tune: Mapping[str, Any] | None = None  # the plan of a search of one kernel's knobs; None where the run is none
-    bench: Mapping[str, Any] | None = None  # the plan of independent samples of each problem; None where it has none
+    search: Mapping[str, Any] | None = None  # the recipe's plan of an evolutionary search, or None
+    every_variant: bool = False  # the problems are all variants of the given ones; those too small to time are skipped
+    tune: Mapping[str, Any] | None = None  # the plan of a search over one kernel's knobs, or None
+    bench: Mapping[str, Any] | None = None  # the plan of independent samples of each problem, or None
     suite_dirs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Candidates, and what the referee says of them: timings, profiles, environments, verdicts."""
+"""Candidates and the referee's results about them: timings, profiles, environments, verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelwright.records.problems import identity
 
 
 class Candidate(Record):
-    """One kernel: immutable, named by the hash of its exact bytes and its knob settings."""
+    """One kernel: immutable, identified by the hash of its exact bytes and its knob settings."""
 
     problem_id: str
     source: str
@@ -35,10 +35,9 @@ class Candidate(Record):
 
 
 class BuiltCode(Record):
-    """What is known of a candidate that was built and not run.
+    """Facts about a candidate that was built but not run.
 
-    ``machine_code`` is the fingerprint of what it was built into, empty where nothing can be said; ``metrics`` are
-    figures of that code.
+    ``machine_code`` is the fingerprint of its machine code, empty if unknown. ``metrics`` are figures of that code.
     """
 
     machine_code: str = ""
@@ -46,7 +45,7 @@ class BuiltCode(Record):
 
 
 class Stage(StrEnum):
-    """The furthest stage that was completed."""
+    """The last completed stage."""
 
     SCREENED = "screened"
     COMPILED = "compiled"
@@ -56,9 +55,9 @@ class Stage(StrEnum):
 
 
 class Status(StrEnum):
-    """How a verdict ended. Only ``PASSED`` earns anything.
+    """The outcome of a verdict. Only ``PASSED`` earns a reward.
 
-    ``INELIGIBLE`` is no fraud and no fault: more of the work was left to libraries than ``own_kernels`` allows.
+    ``INELIGIBLE`` is neither fraud nor a fault: libraries do more of the work than ``own_kernels`` allows.
     """
 
     PASSED = "PASSED"
@@ -79,7 +78,7 @@ FailedStage = Literal["screen", "build", "check", "ghost", "time", "confirm", "f
 
 
 class Finding(Record):
-    """One observation of the referee. ``evidence`` may quote hostile text: already cut, to be escaped where shown."""
+    """One observation of the referee. ``evidence`` may quote hostile text, truncated; escape it before display."""
 
     rule: str
     effect: Literal["refuses", "informs"]
@@ -87,14 +86,14 @@ class Finding(Record):
     evidence: str = ""
 
 
-TOO_SMALL_TO_TIME = "too-small-to-time"  # the rule by which a time was found to say nothing of a kernel
+TOO_SMALL_TO_TIME = "too-small-to-time"  # the rule for times that say nothing about a kernel
 
 
 class Correctness(Record):
-    """What the check saw. Errors are in units of the error budget's scale, dimensionless (1.0 is the budget).
+    """The results of the check. Errors are dimensionless, in units of the error budget's scale (1.0 is the budget).
 
-    ``archive`` names the archive of input generators that was used besides the fixed distributions; empty for none.
-    ``loads``: by distribution of the inputs, the largest error as a share of the budget, as far as it was checked.
+    ``archive`` names the archive of input generators used in addition to the fixed distributions; empty for none.
+    ``loads``: the largest error found, as a share of the budget, by distribution of the inputs.
     """
 
     trials: int
@@ -116,17 +115,17 @@ class Interval(Record):
 
 
 class Speedup(Interval):
-    """Baseline time over candidate time. ``faster`` is the claim: the lower bound clears the noise bound."""
+    """Baseline time over candidate time. ``faster`` claims that the lower bound exceeds the noise bound."""
 
     faster: bool
 
 
 class Timing(Record):
-    """The referee's outside clock. ``pairs`` counts window pairs (search) or process pairs (confirmation).
+    """Times that the referee measures from outside. ``pairs`` counts window pairs (search) or process pairs (confirm).
 
-    ``rivals``: other candidates timed in the same turns, by hash: their time over the candidate's. ``control``: in a
-    confirmation, the time of one process of the reference over that of another; ``control_scatter``: how far the two
-    were apart in a typical pair, as a ratio minus one.
+    ``rivals``: other candidates timed in the same turns, by hash: their time over this candidate's. ``control``: in a
+    confirmation, the time of one process of the reference over that of another. ``control_scatter``: the difference
+    of these two in a typical pair, as a ratio minus one.
     """
 
     latency_ms: Interval
@@ -141,7 +140,7 @@ class Timing(Record):
     control_scatter: float = 0.0
 
     def denial(self, baseline: str) -> str:
-        """Why a confirmation that measured a speedup does not claim it; empty where it does, or measured none."""
+        """Why a confirmation does not claim its measured speedup; empty if it claims it or measured none."""
         found = self.speedup.get(baseline)
         least = 1.0 + self.noise_bound
         if found is None or self.control is None or found.faster or not found.low <= least < found.median:
@@ -153,7 +152,7 @@ class Timing(Record):
 
 
 class TimingSample(Record):
-    """One raw window: mean latency per call of one role in one pair. Stored for every timing, never averaged away."""
+    """One raw window: the mean latency per call of one role in one pair. All windows of a timing are stored."""
 
     role: str  # "candidate", "eager", "compile", ...
     process: int
@@ -165,24 +164,24 @@ class TimingSample(Record):
 
 
 class KernelResources(Record):
-    """What one kernel takes of a GPU, read off its machine code for one architecture. No time is in here.
+    """GPU resources used by one kernel, read from its machine code for one architecture. Nothing here is a time.
 
-    ``occupancy`` is the bound on resident warps over the most that fit; None where no launch is known. ``problem`` says
-    why a launch cannot happen; it is empty where it can. What is not known of a kernel that is not assembled is None.
+    ``occupancy`` is the bound on resident warps over the maximum; None if no launch is known. ``problem`` says why a
+    launch is impossible; empty if it is possible. Values that need machine code are None if it was not assembled.
     """
 
     kernel: str
     architecture: str  # "sm_90"
-    registers: int | None = None  # a thread
-    spilled_bytes: int | None = None  # stored by a thread for want of registers
-    stack_bytes: int | None = None  # a thread
-    shared_bytes: int = 0  # a block: static, and dynamic where a launch is known
+    registers: int | None = None  # per thread
+    spilled_bytes: int | None = None  # stored per thread for lack of registers
+    stack_bytes: int | None = None  # per thread
+    shared_bytes: int = 0  # per block: static, and dynamic if a launch is known
     instructions: int | None = None
     barriers: int | None = None  # instructions that wait for the block
     matrix_instructions: dict[str, int] = {}
-    global_accesses: dict[str, int] = {}  # instruction with its width ("LDG.E.128"): how many
-    knobs: dict[str, KnobValue] = {}  # of an autotuned kernel: the configuration
-    block: int | None = None  # threads
+    global_accesses: dict[str, int] = {}  # counts by instruction with width ("LDG.E.128")
+    knobs: dict[str, KnobValue] = {}  # the configuration of an autotuned kernel
+    block: int | None = None  # threads per block
     blocks_per_processor: int | None = None
     occupancy: float | None = None
     limiter: Literal["registers", "shared memory", "warps", "blocks"] | None = None
@@ -190,22 +189,22 @@ class KernelResources(Record):
 
 
 class Profile(Record):
-    """Evidence about where the time goes. ``rung`` names the best means that was available."""
+    """Evidence about where the time goes. ``rung`` names the best profiling method that was available."""
 
     rung: str
     bound: Literal["memory", "compute", "latency", "launch", "unknown"] = "unknown"
     metrics: dict[str, float] = {}
     notes: tuple[str, ...] = ()
-    kernels: tuple[KernelResources, ...] = ()  # of a GPU, where rung is "static"
+    kernels: tuple[KernelResources, ...] = ()  # GPU kernels, if rung is "static"
 
 
 class TimedVariant(Record):
-    """Which of a problem's variants was timed, or would have been: the others were checked alone.
+    """The problem's variant that was timed, or would have been. The other variants were only checked.
 
     Attributes:
         number: its place in the problem's file, counted from 0 in its device class.
-        constants: what it sets; empty for the file's own constants.
-        inputs: what a call was given, in words: ``x float32[2048, 128]``.
+        constants: the constants that it sets; empty for the file's own constants.
+        inputs: the inputs of a call in words, such as ``x float32[2048, 128]``.
     """
 
     number: int = 0
@@ -213,18 +212,18 @@ class TimedVariant(Record):
     inputs: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """The same in words: ``x float32[7, 13] (variant 2: ROWS=7, COLUMNS=13)``."""
+        """The variant in words, such as ``x float32[7, 13] (variant 2: ROWS=7,COLUMNS=13)``."""
         named = f"variant {self.number}: {constants_in_words(self.constants)}"
         return f"{', '.join(self.inputs)} ({named})" if self.inputs else named
 
 
 def constants_in_words(constants: Mapping[str, KnobValue]) -> str:
-    """What a variant sets, as it is named on the command line: ``ROWS=7,COLUMNS=13``."""
+    """The constants of a variant as written on the command line: ``ROWS=7,COLUMNS=13``."""
     return ",".join(f"{name}={value}" for name, value in constants.items()) or "the constants of the file"
 
 
 class Environment(Record):
-    """What a result depends on. Its ``id`` names it in every verdict."""
+    """The hardware and software that a result depends on. Verdicts refer to it by ``id``."""
 
     device: str
     device_class: DeviceClass
@@ -243,20 +242,20 @@ class Environment(Record):
         return sha256_text(self.model_dump_json())[:16]
 
     def class_for(self, backend: Backend) -> DeviceClass:
-        """Whose shapes candidates of a backend are judged on here: without a GPU, kernels of one are interpreted."""
+        """The device class whose shapes are used for a backend here. Without a GPU, GPU kernels are interpreted."""
         return "cpu" if backend == "cpp" else "gpu" if self.device_class == "gpu" else "interpreter"
 
 
 class Verdict(Record):
     """The referee's answer about exactly one candidate in exactly one environment.
 
-    ``as_kernelbench`` says whether KernelBench's own rule would have called it correct, whatever the status is: its
-    outputs have the reference's shapes and are ``allclose`` to them, on inputs that the problem itself draws at its
-    first sizes. None where nobody asked, or where it cannot be asked. It decides nothing.
+    ``as_kernelbench`` says whether KernelBench's own rule would call the candidate correct, whatever the status is: on
+    inputs that the problem itself draws at its first sizes, the outputs have the reference's shapes and are
+    ``allclose`` to its outputs. None if this was not checked or cannot be. It affects no decision.
 
-    ``eligible`` is False where libraries do so much of the work that the candidate counts on no board and earns no
-    reward. With ``own_kernels=any`` it passes all the same, with ``some`` and ``strict`` it is INELIGIBLE. What only
-    ``strict`` refuses is INELIGIBLE and might stand on a board.
+    ``eligible`` is False if libraries do so much of the work that the candidate counts on no board and earns no reward.
+    With ``own_kernels=any`` it still passes; with ``some`` and ``strict`` it is INELIGIBLE. A candidate that only
+    ``strict`` refuses is INELIGIBLE, but ``eligible`` is True.
     """
 
     candidate: str
@@ -275,7 +274,7 @@ class Verdict(Record):
     eligible: bool = True
     profile: Profile | None = None
     environment: str
-    variant: TimedVariant | None = None  # None in what was recorded before there was a choice: the first one
+    variant: TimedVariant | None = None  # None in old records, made before variants could be chosen: the first one
     sandbox: tuple[str, ...] = ()
     seconds: dict[str, float] = {}
     as_kernelbench: bool | None = None
@@ -296,26 +295,26 @@ class Verdict(Record):
 
     @property
     def passed(self) -> bool:
-        """True where the candidate is right, and does as much of the work itself as was asked for."""
+        """Whether the candidate is correct and does as much of the work itself as required."""
         return self.status is Status.PASSED
 
     @property
     def earns(self) -> bool:
-        """True where it may stand on a board, and earn a reward."""
+        """Whether the candidate may be on a board and earn a reward."""
         return self.passed and self.eligible
 
     @property
     def too_small(self) -> str:
-        """Why its time says nothing, where a call takes too little of it; empty elsewhere."""
+        """Why the call is too short for a meaningful time; empty if it is not."""
         return next((found.evidence for found in self.findings if found.rule == TOO_SMALL_TO_TIME), "")
 
     def speedup(self, baseline: str = "eager") -> Speedup | None:
-        """The measured speedup over a baseline, or None where none was measured."""
+        """The measured speedup over a baseline, or None if none was measured."""
         return None if self.timing is None else self.timing.speedup.get(baseline)
 
 
 class Evaluation(Record):
-    """A verdict with the raw evidence behind it: what the store writes in one transaction."""
+    """A verdict with its raw evidence. The store writes it in one transaction."""
 
     candidate: Candidate
     verdict: Verdict

@@ -1,6 +1,6 @@
 """Reinforcement learning with the referee as reward: formulas, scorers, episodes, a server, data sets, training.
 
-Names load on first use: whoever wants the formulas alone pays for no server, no client and no torch.
+Names load on first use, so that importing the formulas alone loads no server, no client and no torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The question and the answer of a training example: what a Coder is told for a new kernel, and how it replies."""
+"""The prompt and the answer of a training example: how a Coder is asked for a new kernel, and how it replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Message", "answer", "new_kernel_prompt", "stored_prompt", "stored_te
 Message = dict[str, str]  # role and content
 BASELINES: Final = ("eager", "compile")
 _USER = "\n\n[user]\n"
-_NO_CACHES = Path("no-caches")  # what is exported was judged elsewhere: this machine's caches are not its own
+_NO_CACHES = Path("no-caches")  # exported kernels were judged elsewhere: this machine's caches do not apply
 
 
 def new_kernel_prompt(
@@ -34,7 +34,7 @@ def new_kernel_prompt(
     """The two messages that ask for a new kernel.
 
     Args:
-        environment: where it is to be fast; None where that is not known.
+        environment: where the kernel is to be fast; None if unknown.
         shown: whether an exemplar may be shown.
     """
     facts = _facts(environment, backend)
@@ -61,10 +61,10 @@ def answer(reasoning: str, source: str) -> list[Message]:
 
 
 def stored_prompt(store: Store, sha256: str | None, allowed: Callable[[str], bool]) -> list[Message] | None:
-    """The messages of a prompt that was sent; None where the store has it not, or it holds an earlier answer.
+    """The messages of a prompt that was sent; None if it is not stored, not allowed, or holds an earlier answer.
 
     Args:
-        allowed: whether a prompt may be given away, by its text.
+        allowed: whether a prompt may be published, by its text.
     """
     text = stored_text(store, sha256)
     system, found, user = text.removeprefix("[system]\n").partition(_USER)
@@ -74,7 +74,7 @@ def stored_prompt(store: Store, sha256: str | None, allowed: Callable[[str], boo
 
 
 def stored_text(store: Store, sha256: str | None) -> str:
-    """A text that the store may have; empty where it has it not, and what cannot be encoded is replaced."""
+    """A text from the store; empty if it is not there. Bytes that are not UTF-8 are replaced."""
     if not sha256:
         return ""
     try:

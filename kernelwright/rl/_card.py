@@ -1,4 +1,4 @@
-"""What an export is, for people and for the hub: its report, and the card that says what it holds and whence."""
+"""The report of an export, and the dataset card that describes its content and its origin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelwright.rl._writers import ExportedFile
 __all__ = ["CARD", "ExportReport", "Told", "card_of", "public_facts"]
 
 CARD: Final = "README.md"
-_SIZES: Final = {"n<1K": 1e3, "1K<n<10K": 1e4, "10K<n<100K": 1e5, "100K<n<1M": 1e6}  # words of the hub
+_SIZES: Final = {"n<1K": 1e3, "1K<n<10K": 1e4, "10K<n<100K": 1e5, "100K<n<1M": 1e6}  # size categories of the hub
 _WHAT: Final[Mapping[Kind, str]] = {
     "sft": "Reference, reasoning and kernel, as a conversation: what a model is to be able to answer.",
     "preferences": "Two answers to one question, judged in one environment, of which one is better for certain.",
@@ -31,11 +31,11 @@ class ExportReport(Record):
 
     Attributes:
         counts: rows by kind and split.
-        tallies: rows by kind, then by what they are counted by (status, backend, category, licence).
-        dropped: what was left out, by rule.
-        contaminated: problems that were too similar to one of the evaluation.
-        environments: those that rows name.
-        warnings: what whoever uses the data should know first.
+        tallies: rows by kind, then by property (status, backend, category, licence).
+        dropped: how often each rule left something out.
+        contaminated: problems left out because they are too similar to an evaluation problem.
+        environments: the environments that rows name.
+        warnings: notes that users of the data should read first.
     """
 
     files: tuple[ExportedFile, ...]
@@ -48,14 +48,14 @@ class ExportReport(Record):
 
 
 class Told(NamedTuple):
-    """What else a card and a manifest say: the settings of the export, and its splits."""
+    """Further content of the card and the manifest: the settings of the export, and its splits."""
 
     settings: Mapping[str, Any]
     splits: Sequence[str]
 
 
 def public_facts(environment: Environment) -> dict[str, Any]:
-    """What is told of a machine: what times depend on, and nothing that names it."""
+    """The published facts about a machine: what times depend on, but nothing that identifies it."""
     found = environment.model_dump(mode="json", exclude={"extra"})
     return {name: scrub(value) if isinstance(value, str) else value for name, value in found.items()}
 

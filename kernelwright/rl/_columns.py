@@ -1,8 +1,8 @@
-"""The columns of each kind of data: their types and what they hold.
+"""The columns of each kind of data, with types and descriptions.
 
-One description gives the schema of parquet, the features in the card, which ``datasets`` reads JSONL by, and the words
-of the card. A type is a name of Arrow's (``string``, ``float64``, ``int64``, ``bool``), a list of one (a list with one
-entry), or a mapping of fields.
+They give the parquet schema, the features in the card, by which ``datasets`` reads JSONL, and the text of the card. A
+type is an Arrow name (``string``, ``float64``, ``int64``, ``bool``), a list type (a list with the type of its entries
+as its only entry), or a mapping of fields.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ COLUMNS: Final[Mapping[Kind, Mapping[str, Column]]] = {
 
 
 def arrow_schema(pyarrow: Any, kind: Kind) -> Any:
-    """The schema of a kind's parquet files: the same whatever the rows hold."""
+    """The schema of a kind's parquet files, independent of the rows."""
     return pyarrow.schema([(name, _arrow(pyarrow, column.type)) for name, column in COLUMNS[kind].items()])
 
 

@@ -1,4 +1,4 @@
-"""The kernel that a completion holds: as the reply that was asked for, in a fence, or bare."""
+"""Finds the kernel in a completion: in the JSON reply that was asked for, in a fenced block, or in bare text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KERNEL: Final = "class ModelNew"
 
 
 class Found(NamedTuple):
-    """What a completion holds: a kernel, or in ``fault`` why there is none."""
+    """The kernel of a completion, or in ``fault`` the reason why there is none."""
 
     source: str = ""
     plan: str = ""
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """A fenced part of a text: the word behind its opening fence, and what it encloses."""
+    """A fenced block of a text: the word after its opening fence, and the enclosed text."""
 
     word: str
     text: str
@@ -35,7 +35,7 @@ class _Block(NamedTuple):
 def kernel_of(completion: str) -> Found:
     """The kernel of a completion: a reply as a Coder gives it, else the last fenced Python block, else the whole text.
 
-    Thoughts are left out. A text without ``class ModelNew`` at its top level, or that is no Python, is no kernel.
+    Thoughts are ignored. A text that is not Python, or has no ``class ModelNew`` at its top level, is no kernel.
     """
     if len(completion) > MOST_COMPLETION_CHARACTERS:
         return Found(fault=f"it is longer than {MOST_COMPLETION_CHARACTERS:,} characters")
@@ -51,7 +51,7 @@ def kernel_of(completion: str) -> Found:
 
 
 def _reply(text: str) -> Found | None:
-    """The kernel of a JSON object; None where the text is none."""
+    """The kernel in a JSON object; None if the text is not a JSON object."""
     from kernelwright.agents.replies import KernelReply, unfenced
 
     bare = unfenced(text).strip()
@@ -71,7 +71,7 @@ def _reply(text: str) -> Found | None:
 
 
 def _in_a_fence(text: str) -> Found | None:
-    """The kernel of the last fenced block that may be one; None where no fence is closed."""
+    """The kernel of the last fenced block that may be one; None if no fence is closed."""
     blocks = _blocks(text)
     for block in reversed(blocks):
         if block.word == "json" and (found := _reply(block.text)) is not None:
@@ -82,7 +82,7 @@ def _in_a_fence(text: str) -> Found | None:
 
 
 def _blocks(text: str) -> list[_Block]:
-    """What is fenced, in order. A fence that is never closed encloses nothing."""
+    """The fenced blocks, in order. A fence that is never closed encloses nothing."""
     found: list[_Block] = []
     lines: list[str] = []
     fence = word = ""

@@ -1,8 +1,8 @@
-"""Which of the right kernels are worth learning from: few, fast, shortly explained, and balanced over categories.
+"""Selects the kernels worth learning from: few, fast, briefly explained, and balanced over categories.
 
 The rule is that of ConCuR (L. Kong et al., "ConCuR: Conciseness Makes State-of-the-Art Kernel Generation", 2025,
 https://arxiv.org/abs/2510.07356), whose authors found that models learn best from kernels that are fast and whose
-reasoning is short. They go by a measured speedup; here the lower end of its 95% interval counts.
+reasoning is short. They use the measured speedup; here the lower end of its 95% interval counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Curation", "Kept", "Key", "balanced"]
 
 
 class Key(NamedTuple):
-    """Names a row of kind ``sft``."""
+    """The key of a row of kind ``sft``."""
 
     problem: str
     environment: str
@@ -36,12 +36,12 @@ class Kept(NamedTuple):
 
 
 class Curation(NamedTuple):
-    """The rules that look at one problem and language at a time.
+    """The rules for one problem and language at a time, in this order.
 
     Attributes:
-        min_speedup: what the lower bound of the speedup over eager has to reach.
-        best_share: of what is left, the share that is kept by that bound, rounded up, in each environment.
-        per_problem: of what is left, how many are kept, those with the shortest reasoning.
+        min_speedup: least lower bound of the speedup over eager.
+        best_share: share of the remaining kernels to keep in each environment, the fastest by that bound, rounded up.
+        per_problem: number of the remaining kernels to keep, those with the shortest reasoning.
     """
 
     min_speedup: float
@@ -49,7 +49,7 @@ class Curation(NamedTuple):
     per_problem: int
 
     def of(self, evidence: Evidence, kernels: Sequence[Judged], dropped: Counter[str]) -> list[Kept]:
-        """What is kept of a problem; what is not is counted by its rule."""
+        """The kernels of a problem to keep. Others are counted in ``dropped`` by rule."""
         kept: list[Kept] = []
         for backend in sorted({one.backend for one in kernels}):
             group = [one for one in kernels if one.backend == backend]
@@ -70,7 +70,7 @@ class Curation(NamedTuple):
         return kept
 
     def _best(self, kernels: Sequence[Judged]) -> list[Judged]:
-        """The fastest share of each environment, since times of two machines say nothing of each other."""
+        """The fastest share of each environment. Times of two machines cannot be compared."""
         found: list[Judged] = []
         for environment in sorted({one.environment.id for one in kernels}):
             group = [one for one in kernels if one.environment.id == environment]
@@ -79,7 +79,7 @@ class Curation(NamedTuple):
         return found
 
     def _shortest(self, kernels: Sequence[Judged]) -> list[Judged]:
-        """Those with the shortest reasoning; a kernel counts once, where it gained most."""
+        """The kernels with the shortest reasoning. Each counts once, in the environment where it gained most."""
         once: dict[str, Judged] = {}
         for one in sorted(kernels, key=lambda one: (_length(one), -_low(one), one.sha256, one.environment.id)):
             once.setdefault(one.sha256, one)
@@ -87,9 +87,9 @@ class Curation(NamedTuple):
 
 
 def balanced(kept: Iterable[Kept], most_times_median: float, dropped: Counter[str]) -> frozenset[Key]:
-    """What is left where no category may have more than so many times the median of all categories, rounded down.
+    """The kernels left when no category may have more than ``most_times_median`` times the median of all categories.
 
-    At least one is left of each. Those with the longest reasoning go first; of equal ones a hash decides.
+    That limit is rounded down, but at least 1. Kernels with the longest reasoning go first; a hash decides ties.
     """
     groups: dict[str, list[Kept]] = {}
     for one in kept:

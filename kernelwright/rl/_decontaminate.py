@@ -1,4 +1,4 @@
-"""Keeps problems that models are evaluated on out of what they are trained on."""
+"""Keeps problems that models are evaluated on out of training data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EvaluationProblem(NamedTuple):
 
 
 class Contamination(Record):
-    """A problem that was left out, and what it is too similar to (from 0 to 1)."""
+    """A problem that was left out, the evaluation problem that it matches, and their similarity (from 0 to 1)."""
 
     problem: str
     match: str
@@ -34,7 +34,7 @@ class EvaluationSet:
     """Problems that may not be trained on.
 
     Args:
-        threshold: from which similarity on two problems count as one.
+        threshold: similarity from which two problems count as the same.
     """
 
     def __init__(self, problems: Iterable[EvaluationProblem], threshold: float) -> None:
@@ -43,7 +43,7 @@ class EvaluationSet:
         self._references = self._spoiled_exemplars()
 
     def nearest(self, source: str) -> tuple[EvaluationProblem | None, float]:
-        """The most similar problem, and how similar it is; the first of several."""
+        """The most similar problem, the first of equals, and its similarity."""
         found: tuple[EvaluationProblem | None, float] = (None, 0.0)
         for problem in self.problems:
             alike = similarity(source, problem.source)
@@ -52,18 +52,18 @@ class EvaluationSet:
         return found
 
     def contaminated(self, problem_id: str, source: str) -> Contamination | None:
-        """What a problem is too similar to; None where it may be trained on."""
+        """The match that keeps a problem out of training; None if it may be trained on."""
         match, alike = self.nearest(source)
         if match is None or alike < self.threshold:
             return None
         return Contamination(problem=problem_id, match=match.id, similarity=round(alike, 4))
 
     def shown(self, exemplar: Exemplar) -> bool:
-        """Whether a prompt may show an exemplar: its reference can be a problem of the evaluation as well."""
+        """Whether a prompt may show an exemplar. It may not if its reference matches an evaluation problem."""
         return exemplar.reference.strip() not in self._references
 
     def allowed(self, prompt: str) -> bool:
-        """Whether a prompt that was sent shows none of the exemplars that may not be shown."""
+        """Whether a prompt that was sent shows no forbidden exemplar."""
         return not any(reference in prompt for reference in self._references)
 
     def _spoiled_exemplars(self) -> frozenset[str]:
@@ -77,14 +77,14 @@ class EvaluationSet:
 
 
 def evaluation_set(wanted: Sequence[str], threshold: float, suite_dirs: Sequence[Path] = ()) -> EvaluationSet:
-    """The problems of suites, files and folders.
+    """The evaluation problems of suites, files and folders.
 
     Args:
-        wanted: names of suites, ``.py`` files of problems, folders that hold a suite, or any files of problems.
-        suite_dirs: folders in which suites are looked for by their names.
+        wanted: names of suites, ``.py`` problem files, and folders that hold a suite or ``.py`` problem files.
+        suite_dirs: folders to search for suites by name.
 
     Raises:
-        UsageError: nothing has that name, or there is no problem in it.
+        UsageError: nothing has such a name, or a folder holds no problem.
     """
     known = suites(suite_dirs)
     return EvaluationSet((problem for name in wanted for problem in _problems(name, known, suite_dirs)), threshold)
@@ -107,14 +107,14 @@ def _problems(name: str, known: Sequence[str], suite_dirs: Sequence[Path]) -> It
 def _of_suite(name: str, suite_dirs: Sequence[Path]) -> Iterator[EvaluationProblem]:
     loaded = load_suite(name, suite_dirs=suite_dirs)
     yield from (EvaluationProblem(problem.id, problem.source) for problem in loaded)
-    # what breaks our contract is evaluated by others all the same
+    # others evaluate on files that break our contract too
     yield from (EvaluationProblem(one.id, _text(Path(one.path))) for one in loaded.broken if one.path.endswith(".py"))
 
 
 def _of_folder(folder: Path) -> Iterator[EvaluationProblem]:
     try:
         own = sorted(set(suites((folder,))) - set(suites()))
-    except UsageError:  # no suite that a loader knows: files of problems
+    except UsageError:  # no loader knows it: plain problem files
         own = []
     for name in own:
         yield from _of_suite(name, (folder,))

@@ -1,4 +1,4 @@
-"""What supervised fine-tuning reads: an exported data set, a file of chats, or the recording of a run."""
+"""Data for supervised fine-tuning: an exported data set, a file of chats, or the recording of a run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ChatMessage(Record):
 
 
 class Demonstration(Record):
-    """A prompt and the answer that is to be learned.
+    """A prompt and the answer to learn.
 
     Attributes:
-        problem: its id; empty where nobody said.
+        problem: the problem's id; empty if unknown.
     """
 
     prompt: tuple[ChatMessage, ...]
@@ -38,25 +38,25 @@ class Demonstration(Record):
 
 
 def demonstrations(data: str) -> list[Demonstration]:
-    """What a folder, a file or a recording's name demonstrates.
+    """The demonstrations in a folder, a file or a named recording.
 
-    A folder is one that ``kernelwright rl export`` made; of a file, each line is an object with ``prompt`` and
-    ``completion``, chats both, or a reply of a recording, of which those of Coders count that were not asked again.
+    A folder is one that ``kernelwright rl export`` made. Each line of a file is an object with the chats ``prompt`` and
+    ``completion``, or a recorded reply. Only complete replies of Coders to a first attempt count.
 
     Raises:
-        UsageError: there is no such data, it cannot be read, or it demonstrates nothing.
+        UsageError: there is no such data, it cannot be read, or it holds no demonstration.
     """
     path = _file(data)
     found = [one for line in _lines(path) if (one := _read(line, path)) is not None]
     if not found:
-        raise UsageError(f"{path} demonstrates nothing", hint="it has no line with a prompt and a completion")
+        raise UsageError(f"{path} holds no demonstration", hint="it has no line with a prompt and a completion")
     return found
 
 
 def _file(data: str) -> Path:
     if not data:
         raise UsageError(
-            "what is to be imitated?", hint="--data FOLDER of 'kernelwright rl export', a .jsonl file, or a recording"
+            "no data is given", hint="--data FOLDER of 'kernelwright rl export', a .jsonl file, or a recording"
         )
     path = Path(data)
     if not path.is_dir():
@@ -78,7 +78,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(line: str, path: Path) -> Demonstration | None:
-    """One line; None for a reply that demonstrates nothing."""
+    """The demonstration of a line; None for a recorded reply that does not count."""
     try:
         row: dict[str, Any] = json.loads(line)
         if "reply" in row:
@@ -86,7 +86,7 @@ def _read(line: str, path: Path) -> Demonstration | None:
         return Demonstration(prompt=row["prompt"], completion=row["completion"], problem=str(row.get("problem") or ""))
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise UsageError(
-            f"{path} has a line that is no demonstration: {str(error).splitlines()[0]}",
+            f"{path} has a line that is not a demonstration: {str(error).splitlines()[0]}",
             hint='each line is an object with "prompt" and "completion", chats both, or a reply of a recording',
         ) from error
 
@@ -105,7 +105,7 @@ def _of_reply(reply: RecordedReply) -> Demonstration | None:
 
 
 def split(found: Sequence[Demonstration], held_out: Sequence[str]) -> tuple[list[Demonstration], list[Demonstration]]:
-    """Those that are learned from, and those on problems that are held out, by id or by the end of one."""
+    """The demonstrations to learn from, and those on held-out problems, named by id or by the end of one."""
 
     def is_held(one: Demonstration) -> bool:
         return any(one.problem == name or one.problem.endswith(f"/{name}") for name in held_out)
@@ -114,16 +114,16 @@ def split(found: Sequence[Demonstration], held_out: Sequence[str]) -> tuple[list
 
 
 def require_weights(model: str) -> Path:
-    """The folder of a model.
+    """The path of a model's folder.
 
     Raises:
-        UsageError: there is none, or no model in it.
-        MissingToolError: it holds weights that only code of its own could read.
+        UsageError: there is no such folder, or no model in it.
+        MissingToolError: the folder has no weights in safetensors.
     """
     folder = Path(model)
     if not (folder / "config.json").exists():
         raise UsageError(
-            f"{model} is no folder of a model", hint="--model tiny, or a folder with config.json and safetensors"
+            f"{model} is not the folder of a model", hint="--model tiny, or a folder with config.json and safetensors"
         )
     if not list(folder.glob("*.safetensors")):
         raise MissingToolError(

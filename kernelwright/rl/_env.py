@@ -1,8 +1,8 @@
-"""A kernel in several turns: the policy writes, the referee judges, what it measured is the next turn's message.
+"""Episodes of several turns: the policy writes a kernel, the referee judges it, and the result opens the next turn.
 
-As in Kevin (C. Baronio et al., 2025, https://arxiv.org/abs/2507.11948): every turn has a score of its own, and its
-return is the discounted sum of the scores from there on. What a turn is shown of earlier ones are their kernels with
-the evidence; of those that no longer fit, a line each.
+As in Kevin (C. Baronio et al., 2025, https://arxiv.org/abs/2507.11948), every turn has its own score, and its return
+is the discounted sum of the scores from that turn on. Each turn shows the earlier kernels with the evidence on them.
+Earlier kernels that no longer fit are summed up in a line each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TURNS: Final = 4
 HISTORY_CHARACTERS: Final = 60_000
 _SUMMARY_CHARACTERS: Final = 200
-# A tokenizer would take these for its own marks, and a kernel could then write another's turn by way of a message.
+# Tokenizers read these as markers of turns. A kernel that is quoted in a message could use them to fake a turn.
 _MARKS: Final = ("<|", "|>", "<｜", "｜>", "<start_of_turn>", "<end_of_turn>", "</s>", "[INST]", "[/INST]")
 
 
@@ -38,11 +38,11 @@ class ChatMessage(Record):
 
 
 class Observation(Record):
-    """What the policy is shown.
+    """The conversation that the policy is shown.
 
     Attributes:
         messages: the conversation; the policy answers its last one.
-        turn: how many turns were taken. ``turns``: how many there are.
+        turn: number of turns taken. ``turns``: number of turns in all.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -55,16 +55,16 @@ class Observation(Record):
 
 
 class StepOutcome(Record):
-    """How a turn went.
+    """The outcome of a turn.
 
     Attributes:
-        reward: what it earned; 0 for a completion without a kernel and for a kernel that the episode had already; None
-            where nothing is known of it (see :class:`Scored`).
-        scored: the score; None where nothing was judged.
-        fault: what was wrong with the completion; empty where it held a kernel.
-        feedback: the message that the policy is told.
+        reward: the turn's reward. 0 for a completion without a kernel, or with one that the episode already had. None
+            if the kernel has no score (see :class:`Scored`).
+        scored: the score; None if nothing was judged.
+        fault: why the completion holds no kernel; empty if it holds one.
+        feedback: the message to the policy.
         done: whether that was the last turn.
-        observation: the whole conversation as it goes on.
+        observation: the whole conversation, this turn included.
     """
 
     reward: float | None
@@ -76,7 +76,7 @@ class StepOutcome(Record):
 
 
 class EpisodeScore(Record):
-    """What an episode earned, by turn. A turn without a score has no return, and adds nothing to earlier ones."""
+    """Scores and returns of an episode, by turn. A turn without a score has no return and adds nothing to others."""
 
     scores: tuple[float | None, ...] = ()
     returns: tuple[float | None, ...] = ()
@@ -93,14 +93,14 @@ class _Turn:
 
     @property
     def answer(self) -> str:
-        """What the policy answered, in the form that was asked for and without its thoughts."""
+        """The policy's answer in the requested form, without its thoughts."""
         if not self.found.source:
             return "(no kernel)"
         return _bare(json.dumps({"plan": self.found.plan, "source": self.found.source}, ensure_ascii=False))
 
     @property
     def summary(self) -> str:
-        """The same and its outcome in a line."""
+        """The plan and the outcome of the turn in one line."""
         plan = _bare(self.found.plan)[:_SUMMARY_CHARACTERS] or "no plan given"
         if self.scored is None or self.scored.status is None:
             return f"{plan}: not judged"
@@ -114,12 +114,12 @@ class KernelEnv:
     Args:
         problem: a problem, or its id in one of the built-in suites.
         turns: how many kernels may be written.
-        device: where kernels are judged, as far as the policy is to know; by default merely what kind of device it is.
-        discount: of later turns' scores in a turn's return.
-        history_characters: how long what is shown of earlier turns may be; the latest turn is always shown.
-        author: who writes, as the store keeps it.
-        name: what the scorer is to know the problem by, where that is not its id: a file's, for example.
-        first: the first messages, where others than :func:`first_messages` are wanted.
+        device: facts about the judging device for the prompt; by default only the kind of device.
+        discount: factor for each turn that a later score lies ahead, in a turn's return.
+        history_characters: most characters of earlier turns to show; the latest turn is always shown.
+        author: name of the writer in the store.
+        name: the problem's name for the scorer if that is not its id, such as a file name.
+        first: first messages to use instead of those of :func:`first_messages`.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class KernelEnv:
         first: Sequence[ChatMessage] | None = None,
     ) -> None:
         if turns < 1:
-            raise UsageError("an episode has one turn at least")
+            raise UsageError("an episode has at least one turn")
         self.scorer = scorer
         self._problem_id = name or (problem if isinstance(problem, str) else problem.id)
         self._backend: Backend = backend
@@ -149,7 +149,7 @@ class KernelEnv:
         self._taken: list[_Turn] = []
 
     def reset(self) -> Observation:
-        """Begin anew; gives the task as a Coder is told it."""
+        """Start over, and return the task as a Coder is told it."""
         self._taken = []
         return self._observation()
 
@@ -158,13 +158,13 @@ class KernelEnv:
 
         Raises:
             UsageError: the episode is over.
-            RewardServerError, UsageError: as the scorer.
+            RewardServerError, UsageError: raised by the scorer.
         """
         (outcome,) = step_all([self], [completion])
         return outcome
 
     def score(self) -> EpisodeScore:
-        """What the turns that were taken earned, and Kevin's return of each."""
+        """The score of each turn taken, and Kevin's return of it."""
         scores = tuple(turn.reward for turn in self._taken)
         sums = discounted([score or 0.0 for score in scores], self._discount)
         returns = tuple(None if score is None else value for score, value in zip(scores, sums, strict=True))
@@ -176,7 +176,7 @@ class KernelEnv:
         return len(self._taken) >= self._turns
 
     def asks(self, found: Found) -> ScoreRequest | None:
-        """What is to be scored; None where there is nothing that costs the device's time."""
+        """The request to score a kernel; None if there is no kernel, or the episode has scored it already."""
         if found.fault or any(turn.found.source == found.source for turn in self._taken if turn.scored is not None):
             return None
         return ScoreRequest(
@@ -188,7 +188,7 @@ class KernelEnv:
         )
 
     def conclude(self, found: Found, scored: Scored | None) -> StepOutcome:
-        """End a turn with the score of what it asked for."""
+        """End a turn with the score of its request."""
         if self.done:
             raise UsageError("the episode is over", hint="call reset()")
         reward = 0.0 if scored is None else scored.reward
@@ -220,7 +220,7 @@ class KernelEnv:
         return Observation(messages=tuple(messages), turn=len(self._taken), turns=self._turns)
 
     def _shown(self) -> list[_Turn]:
-        """The latest turns that fit; the last one always."""
+        """The latest turns that fit, and always the last one."""
         shown: list[_Turn] = []
         left = self._most
         for turn in reversed(self._taken):
@@ -232,11 +232,11 @@ class KernelEnv:
 
 
 def step_all(envs: Sequence[KernelEnv], completions: Sequence[str]) -> list[StepOutcome]:
-    """One turn of each episode, with one request to each scorer for all of them.
+    """Take one turn of each episode, with a single request to each scorer.
 
     Raises:
-        UsageError: an episode is over; nothing was scored then.
-        RewardServerError, UsageError: as the scorers.
+        UsageError: an episode is over; then nothing is scored.
+        RewardServerError, UsageError: raised by a scorer.
     """
     if any(env.done for env in envs):
         raise UsageError("the episode is over", hint="call reset()")
@@ -277,7 +277,7 @@ def first_messages(
 
 
 def _feedback(found: Found, scored: Scored | None) -> str:
-    """What the policy is told of its turn."""
+    """The message to the policy about its turn."""
     from kernelwright.prompts import assignment
 
     if found.fault:
@@ -292,7 +292,7 @@ def _feedback(found: Found, scored: Scored | None) -> str:
 
 
 def _bare(text: str) -> str:
-    """A text without what tokenizers take for the marks of turns."""
+    """The text with markers of turns broken up, so that no tokenizer reads them as markers."""
     for mark in _MARKS:
         text = text.replace(mark, f"{mark[0]} {mark[1:]}")
     return text

@@ -1,4 +1,4 @@
-"""What the store holds of one problem, and which verdict on each kernel counts."""
+"""The evaluations of one problem in the store, and the verdict that counts for each kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ON_THE_MERITS: Final = frozenset(
         Status.QUARANTINED,
     }
 )
-# Where a problem does not say its category: the first of these that one of its operators has.
+# A problem without a category gets the first of these that one of its operators belongs to.
 _BY_WEIGHT: Final = (
     "attention", "recurrence", "convolution", "product", "scan", "gather", "order", "pooling", "softmax",
     "normalisation", "loss", "reduction", "pointwise", "view",
@@ -34,10 +34,10 @@ _BY_WEIGHT: Final = (
 
 
 class Judged(NamedTuple):
-    """A kernel as it stands in one environment: by the evaluation that counts.
+    """A kernel in one environment, with the evaluation that counts.
 
-    ``checked``: it was found right where nothing can be timed. ``elsewhere``: why it counts for nothing, known from
-    another environment; empty where it is not refused in any.
+    ``elsewhere``: why the kernel was refused or withdrawn in some environment, and so counts in none; empty if it was
+    not.
     """
 
     entry: StoredEvaluation
@@ -60,20 +60,20 @@ class Judged(NamedTuple):
 
     @property
     def confirmed(self) -> bool:
-        """Whether it may stand as a good kernel: right, confirmed, not withdrawn, and refused nowhere."""
+        """Whether it counts as a good kernel: right, confirmed, not withdrawn, and refused nowhere."""
         verdict = self.entry.verdict
         timed = verdict.timing is not None and verdict.timing.confirmed
         return verdict.stage is Stage.CONFIRMED and verdict.earns and timed and self._stands
 
     @property
     def checked(self) -> bool:
-        """Whether it was found right and could not be timed, and nothing speaks against it."""
+        """Whether it was found right in an environment that cannot time, not withdrawn, and refused nowhere."""
         verdict = self.entry.verdict
         return verdict.stage is Stage.CHECKED and verdict.earns and verdict.timing is None and self._stands
 
     @property
     def refused(self) -> bool:
-        """Whether the referee found it wrong, or could not run it. What was withdrawn is not known to be wrong."""
+        """Whether the referee found it wrong, or could not run it. A kernel with a withdrawn verdict may be right."""
         return self.entry.verdict.status in REFUSED and self.entry.quarantined is None
 
     @property
@@ -81,7 +81,7 @@ class Judged(NamedTuple):
         return self.entry.quarantined is None and not self.elsewhere
 
     def speedup(self, baseline: str = "eager") -> Speedup | None:
-        """Its speedup, where it passed and was timed."""
+        """Its speedup; None unless it passed and was timed."""
         verdict = self.entry.verdict
         return verdict.speedup(baseline) if verdict.earns and self.entry.quarantined is None else None
 
@@ -96,7 +96,7 @@ class Evidence:
 
     @cached_property
     def category(self) -> str:
-        """What the problem says, else the weightiest of what its operators are."""
+        """The category that the problem states, else the weightiest category of its operators."""
         if self.problem.meta.category != "other":
             return self.problem.meta.category
         found = {operator_category(name) for name in operators_of(self.problem.source)}
@@ -104,7 +104,7 @@ class Evidence:
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
-        """Every kernel in each environment, by backend, environment and hash."""
+        """Every kernel in each environment, sorted by backend, environment and hash."""
         groups: dict[tuple[str, str], list[StoredEvaluation]] = {}
         for entry in self.entries:
             groups.setdefault((entry.candidate.sha256, entry.verdict.environment), []).append(entry)
@@ -120,23 +120,23 @@ class Evidence:
 
 
 def family(problem_id: str) -> str:
-    """A problem's id without its variant or sizes: what is split, held out and counted as one."""
+    """A problem's id without its variant or sizes. Problems of one family are always in the same split."""
     return problem_id.partition(VARIANT_MARK)[0]
 
 
 def is_held_out(problem_id: str, fraction: float) -> bool:
-    """Whether a problem is in the held-out part, by the hash of its id alone, so that more data never moves it."""
+    """Whether a problem is held out, by the hash of its family's id alone, so that more data never moves it."""
     return int(sha256_text(family(problem_id))[:8], 16) / 2**32 < fraction
 
 
 def problems_in(store: Store) -> Iterator[Problem]:
-    """Every problem that the store knows in its current version, by id."""
+    """The current version of every problem in the store, sorted by id."""
     for row in store.query("SELECT problem FROM current_problems ORDER BY problem"):
         yield store.problem(row["problem"])
 
 
 def evidence_of(store: Store, problem: Problem, backends: Sequence[Backend] = ()) -> Evidence:
-    """What the store holds of one problem, the one part of it that is in memory at a time.
+    """The evaluations of one problem. Only one problem is in memory at a time.
 
     Args:
         backends: only kernels in these languages; empty for all.
@@ -146,9 +146,9 @@ def evidence_of(store: Store, problem: Problem, backends: Sequence[Backend] = ()
 
 
 def _standing(entries: Sequence[StoredEvaluation]) -> StoredEvaluation:
-    """The evaluation by which a kernel stands, as boards have it: the latest that decides, else the latest timing.
+    """The evaluation that counts for a kernel, as on boards: the latest that decides, else the latest timing.
 
-    A kernel that was never timed nor refused on its merits stands by its latest evaluation.
+    If a kernel was never timed nor refused on its merits, its latest evaluation counts.
     """
     counting = [entry for entry in entries if _counts(entry)]
     return max(counting, key=lambda entry: (_decides(entry), entry.id)) if counting else entries[-1]
@@ -168,7 +168,7 @@ def _decides(entry: StoredEvaluation) -> bool:
 
 
 def _against(entry: StoredEvaluation) -> str:
-    """What speaks against a kernel everywhere: it was found wrong, or what was said of it was withdrawn."""
+    """Why a kernel is refused everywhere: it was found wrong, or its verdict was withdrawn; empty if neither."""
     if entry.quarantined is not None:
         return "withdrawn"
     return entry.verdict.status.value if entry.verdict.status in _ON_THE_MERITS else ""

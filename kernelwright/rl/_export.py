@@ -1,4 +1,4 @@
-"""Data for training out of a store: which kinds, of which problems, into a folder that is there whole or not at all."""
+"""Exports training data from a store into a folder that appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class ExportPlan(Record):
     """What to export.
 
     Attributes:
-        kinds: of data; each has files of its own.
-        formats: each file is written in all of them, with equal rows.
-        backends: only kernels in these languages; empty for all. ``prompts`` have a row for each of them, or for those
-            in which the problem was tried.
-        held_out: the share of problems, from 0 to 1, that goes into a split of its own, by the hash of their ids.
-        curate: ``concur`` keeps few, fast and shortly explained kernels in ``sft``, see
-            :mod:`kernelwright.rl._curate`; the next four are for it.
-        min_speedup: what the lower bound of the speedup over eager has to reach.
-        best_share: of those, the share that is kept in each environment, the fastest, from 0 to 1.
-        per_problem: of those, how many are kept of a problem and language, with the shortest reasoning.
-        balance: how many times the median number of kernels a category may have.
-        decontaminate: suites, files and folders whose problems, and all that is similar, are left out.
-        threshold: from which similarity on, from 0 to 1.
-        licences: only problems under these (SPDX names, or ``unknown``); empty for all.
-        include_checked: take kernels too that were found right where nothing can be timed, without a time.
-        most_pairs: of ``preferences``, of each problem, language and environment.
+        kinds: kinds of data; each has its own files.
+        formats: file formats. Each file is written in all of them, with equal rows.
+        backends: languages of kernels to export; empty for all. ``prompts`` has a row for each of them, or if empty,
+            for each language in which the problem was tried.
+        held_out: share of problems, from 0 to 1, in a split of their own, chosen by the hash of their ids.
+        curate: ``concur`` keeps few, fast and briefly explained kernels in ``sft``, see
+            :mod:`kernelwright.rl._curate`. The next four settings are for it.
+        min_speedup: least lower bound of the speedup over eager.
+        best_share: share of the remaining kernels to keep in each environment, the fastest, from 0 to 1.
+        per_problem: number of the remaining kernels to keep of a problem and language, with the shortest reasoning.
+        balance: most kernels of a category, as a multiple of the median of all categories.
+        decontaminate: suites, files and folders whose problems, and similar ones, are left out.
+        threshold: similarity from which a problem is left out, from 0 to 1.
+        licences: licences of problems to export (SPDX names, or ``unknown``); empty for all.
+        include_checked: also take kernels that were found right in an environment that cannot time.
+        most_pairs: most ``preferences`` of each problem, language and environment.
     """
 
     kinds: tuple[Kind, ...] = KINDS
@@ -73,22 +73,22 @@ class ExportPlan(Record):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that there are."""
+        """Names of the splits."""
         return (TRAIN, HELD_OUT) if self.held_out else (TRAIN,)
 
 
 def export_dataset(
     store: Store, folder: Path, plan: ExportPlan | None = None, *, suite_dirs: Sequence[Path] = ()
 ) -> ExportReport:
-    """Write a data set with its manifest and card into a folder that is not there yet, or is empty.
+    """Write a data set with its manifest and card into a new or empty folder.
 
     One problem at a time is in memory. Equal stores and plans give equal bytes.
 
     Args:
-        suite_dirs: where suites to be kept out are looked for by name.
+        suite_dirs: folders to search by name for suites that are kept out.
 
     Raises:
-        UsageError: the folder holds something or cannot be written, or there is no such evaluation suite.
+        UsageError: the folder is not empty or cannot be written, or an evaluation suite does not exist.
         MissingToolError: parquet is asked for, and pyarrow is not installed.
     """
     plan = plan or ExportPlan()
@@ -127,7 +127,7 @@ class _Export:
         )
 
     def write(self, folder: Path) -> ExportReport:
-        """All files; the manifest last."""
+        """Write all files, the manifest last."""
         plan = self._plan
         wanted = [problem.id for problem in problems_in(self._store) if self._may_be_given(problem)]
         kept = self._curated(wanted)
@@ -144,7 +144,7 @@ class _Export:
     # ----------------------------------------------------------------------------------------- what is chosen
 
     def _may_be_given(self, problem: Problem) -> bool:
-        """Whether anything about a problem may be exported; counts why not."""
+        """Whether anything about a problem may be exported. If not, the reason is counted."""
         if self._plan.licences and licence_of(problem.suite) not in self._plan.licences:
             self._dropped["problem: another licence"] += 1
             return False
@@ -161,7 +161,7 @@ class _Export:
         return evidence_of(self._store, self._store.problem(name), self._plan.backends)
 
     def _curated(self, wanted: Sequence[str]) -> frozenset[Key] | None:
-        """The rows of ``sft`` that curation keeps; None where there is none. Reads each problem once more."""
+        """The rows of ``sft`` that curation keeps; None without curation. Reads each problem an extra time."""
         plan = self._plan
         if plan.curate == "none" or "sft" not in plan.kinds:
             return None
@@ -248,12 +248,12 @@ class _Export:
 
 
 def _name(wanted: str) -> str:
-    """A suite's name, or the last part of a path: where it lies is nobody's business."""
+    """A suite's name, or the last part of a path. The rest of a path is private."""
     return Path(wanted).name
 
 
 def _manifest(report: ExportReport, told: Told) -> str:
-    """The manifest: everything that a program may want to know of an export."""
+    """The manifest as JSON: all facts on an export that a program may need."""
     schema = {
         kind: {name: {"type": type_in_words(column.type), "what": column.what} for name, column in columns.items()}
         for kind, columns in COLUMNS.items()

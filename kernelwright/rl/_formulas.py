@@ -1,4 +1,4 @@
-"""The formulas as they are shown: what each computes, where it was published, and attempts to compare them on."""
+"""Descriptions of the reward formulas for display, and attempts on which to compare them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelwright.rl.rewards import REWARDS, Attempt
 
 
 class Formula(NamedTuple):
-    """A reward as people read it: its line, the work that it is from, and where that is."""
+    """A reward formula for display: the formula in a line, its publication, and the URL of that."""
 
     line: str
     source: str
@@ -58,11 +58,11 @@ FORMULAS: Final[Mapping[str, Formula]] = MappingProxyType(
         ),
     }
 )
-"""By the names of :data:`~kernelwright.rl.REWARDS`."""
+"""The descriptions by the names of :data:`~kernelwright.rl.REWARDS`."""
 
 
 def _run_pairs(*ratios: float) -> tuple[tuple[float, float], ...]:
-    """Twenty-one runs whose speedups go through ``ratios`` again and again."""
+    """Twenty-one runs whose speedups cycle through ``ratios``."""
     return tuple((ratios[number % len(ratios)], 1.0) for number in range(21))
 
 
@@ -89,17 +89,17 @@ CANONICAL: Final[Mapping[str, Attempt]] = MappingProxyType(
         "cheat, refused": Attempt(False, own_share=1.0, length=1000),
     }
 )  # fmt: skip
-"""Attempts on which formulas are compared. A cheat that is *believed* is what a naive evaluator says of it: 50 times as
-fast. *Refused*, the same kernel is what the referee says of it."""
+"""Attempts on which formulas are compared. *believed* is a naive evaluator's result for a cheat: 50 times as fast.
+*refused* is the referee's result for the same kernel."""
 
 
 def payments(attempt: Attempt) -> dict[str, float | None]:
-    """What each formula pays for an attempt, by its name; None where it gives no score."""
+    """The reward of an attempt by the name of each formula; None if a formula gives no score."""
     return {name: reward(attempt) for name, reward in REWARDS.items()}
 
 
 def runs_of(samples: Sequence[TimingSample], baseline: str = "eager") -> tuple[tuple[float, float], ...]:
-    """Milliseconds of a baseline and of the candidate in each turn; of the confirmation alone where there was one."""
+    """(baseline, candidate) milliseconds of each turn; only turns of the confirmation if there was one."""
     phase = "confirm" if any(sample.phase == "confirm" for sample in samples) else "search"
     turns: dict[tuple[int, int], dict[str, float]] = {}
     for sample in samples:

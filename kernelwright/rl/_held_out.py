@@ -1,4 +1,4 @@
-"""Schedules against each other on problems that nothing was learned from, timed in turns of fresh processes."""
+"""Compares schedules on held-out problems, timed in turns in fresh processes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from kernelwright.evaluator import Confirm, Search, Session
 from kernelwright.records import Candidate, Evaluation, Interval, KnobValue, Record
 from kernelwright.rl._schedule_problems import Schedule, ScheduleProblem, ScheduleScorer, Twins
 
-SPARE_S: Final = 12.0  # that a confirmation may take
-SINGLES: Final = 3  # schedules beside the default that are tried as the one for all problems
+SPARE_S: Final = 12.0  # seconds for a confirmation
+SINGLES: Final = 3  # schedules tried as the single one for all problems, besides the default
 _RIDGE: Final = 1.0
-Schedules = Mapping[str, Schedule]  # by the name of the problem
+Schedules = Mapping[str, Schedule]  # by problem name
 
 
 class HeldOutRow(Record):
-    """One problem.
+    """The result on one problem.
 
     Attributes:
-        schedules: of each contender.
-        speedup: of the policy's kernel over eager; None where it was refused.
-        ratios: of each other contender, its time over that of the policy's kernel; 1 exactly where they are one
-            program.
+        schedules: schedules by contender.
+        speedup: speedup of the policy's kernel over eager; None if it was refused.
+        ratios: time of each other contender over that of the policy's kernel; exactly 1 if both are one program.
         reason: why the policy's kernel was refused.
     """
 
@@ -37,10 +36,10 @@ class HeldOutRow(Record):
 
 
 class HeldOut(Record):
-    """What came of it.
+    """The results on all held-out problems.
 
     Attributes:
-        over: of each other contender, the geometric mean of its times over the policy's, with a 95% interval over
+        over: for each other contender, the geometric mean of its times over the policy's, with a 95% interval over
             problems and measurements.
     """
 
@@ -55,12 +54,12 @@ def best_single(
     tell: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, KnobValue]:
-    """The one schedule that is the fastest over all training problems, by what was measured of them.
+    """The single schedule that is measured as the fastest over all training problems; empty if the default wins.
 
-    Three are tried beside the default: what an additive model of the choices (ridge regression over all rewards, each
-    less the mean of its problem) holds for the best, and of the problems' own best schedules the two that the model
-    holds for the best elsewhere. They are timed with the default in the same turns on every problem; the highest mean
-    of log ratios wins.
+    Three are tried besides the default. The first is the optimum of an additive model of the choices (ridge regression
+    over all rewards, each minus the mean of its problem). The other two are those that the model ranks highest among
+    the problems' own best schedules. All are timed with the default in the same turns on every problem. The highest
+    mean log ratio wins.
     """
     wanted = _singles(problems, rollouts)
     totals = [0.0] * len(wanted)
@@ -79,7 +78,7 @@ def best_single(
 def _singles(
     problems: Sequence[ScheduleProblem], rollouts: Sequence[Mapping[str, object]]
 ) -> list[dict[str, KnobValue]]:
-    """Schedules that may be the best for all, over the choices of all problems."""
+    """The candidates for the best single schedule, over the choices of all problems."""
     import numpy as np
 
     defaults: dict[str, KnobValue] = {}
@@ -116,7 +115,7 @@ def _singles(
 
 
 class Raced(Record):
-    """A schedule timed beside others: their times over its own, its speedup over eager; None for what was refused."""
+    """A schedule timed beside others: their times over its own, its speedup over eager; None for refused kernels."""
 
     ratios: tuple[Interval | None, ...]
     speedup: Interval | None
@@ -132,7 +131,7 @@ def raced(
     *,
     confirm: bool = False,
 ) -> Raced:
-    """Time the kernels of schedules in the same turns. Schedules of one program are one kernel, and exactly as fast."""
+    """Time the kernels of schedules in the same turns. Schedules with the same program are one kernel: ratio 1."""
     source = problem.source(first)
     if source is None:
         return Raced(ratios=(None,) * len(others), speedup=None, reason="the generator has no kernel for it")
@@ -179,8 +178,8 @@ def held_out(
 ) -> HeldOut:
     """Time a policy's schedules beside those of other contenders, in fresh processes.
 
-    Where the policy's kernel is refused, whoever relies on it is left with eager PyTorch: the ratio is then that of the
-    contender's time over eager's.
+    If the policy's kernel is refused, its user falls back to eager PyTorch. The ratio is then the contender's time over
+    that of eager.
     """
     twins = Twins(scorer, problems[0].plan.backend)
     rows = []

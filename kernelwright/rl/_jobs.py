@@ -1,7 +1,7 @@
-"""Jobs that wait for the one thread that judges: a bounded queue in which clients take turns.
+"""A bounded queue of jobs for the one thread that judges. Clients take turns in it.
 
-A client names its jobs itself. The same name with the same content is the same job, so that whoever lost a reply may
-ask again and nothing is judged twice.
+A client names its jobs itself. The same name with the same content is the same job, so a client that lost a reply can
+ask again, and nothing is judged twice.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-MOST_KEPT: Final = 2_048  # jobs that are done
+MOST_KEPT: Final = 2_048  # finished jobs
 MOST_KEPT_BYTES: Final = 64 * 2**20
-_SECONDS_A_JOB: Final = 10.0  # guessed until one was done
+_SECONDS_A_JOB: Final = 10.0  # a guess until the first job is done
 _LONGEST_WAIT_S: Final = 60.0
 
 State = Literal["waiting", "running", "done", "failed"]
 
 
 class QueueFull(Exception):
-    """There is no place for one more job; ``retry_after_s`` is when to ask again."""
+    """The queue is full; ``retry_after_s`` is when to ask again."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__("the queue is full")
@@ -34,7 +34,7 @@ class NameTaken(Exception):
 
 
 class Answer(NamedTuple):
-    """What became of a job: the reply's status and body, as they are sent."""
+    """The answer to a job: the HTTP status and body of the reply."""
 
     status: int
     body: bytes
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Job:
-    """One job. ``done`` gets its answer; ``about`` says what it is, for whoever looks at the queue."""
+    """One job. ``done`` gets its answer; ``about`` describes it in views of the queue."""
 
     client: str
     name: str
@@ -57,13 +57,13 @@ class JobQueue:
     """Jobs by client. Safe to use from any thread.
 
     Args:
-        capacity: jobs that may wait. One client may have at most half of them, so that none keeps the others out.
+        capacity: most waiting jobs. One client may have at most half of them, so that none keeps the others out.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()  # whose turn it is stands first
+        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()  # the client whose turn it is comes first
         self._jobs: OrderedDict[tuple[str, str], Job] = OrderedDict()
         self._kept_bytes = 0
         self._running: Job | None = None
@@ -71,7 +71,7 @@ class JobQueue:
         self._closed = False
 
     def submit(self, job: Job) -> Job:
-        """Queue a job; gives the one that is known by its name already, where there is one.
+        """Queue a job and return it, or return the job that already has its name.
 
         Raises:
             QueueFull, NameTaken.
@@ -91,12 +91,12 @@ class JobQueue:
             return job
 
     def find(self, client: str, name: str) -> Job | None:
-        """A client's job; None where there is none of that name, or it was long ago."""
+        """A client's job; None if the name is unknown, or the job was forgotten because it is old."""
         with self._changed:
             return self._jobs.get((client, name))
 
     def take(self, timeout_s: float) -> Job | None:
-        """The next job, which is running from now on; None where none came in time. Clients take turns."""
+        """Mark the next job as running and return it; None if none came in time. Clients take turns."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting), timeout_s)
             if not self._waiting:
@@ -112,7 +112,7 @@ class JobQueue:
             return job
 
     def finish(self, job: Job, answer: Answer, seconds: float) -> None:
-        """Keep a job's answer, and tell whoever waits for it."""
+        """Keep a job's answer, and wake those who wait for it."""
         with self._changed:
             self._running = None
             if job.done.done():  # the queue was closed meanwhile
@@ -133,7 +133,7 @@ class JobQueue:
             self._kept_bytes -= len(self._jobs.pop(key).done.result().body)
 
     def close(self, answer: Answer) -> None:
-        """Answer everything that is not done with ``answer``, and take nothing more."""
+        """Answer all unfinished jobs with ``answer``, and accept no more."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -145,11 +145,11 @@ class JobQueue:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of waiting jobs."""
         return sum(len(jobs) for jobs in self._waiting.values())
 
     def describe(self) -> dict[str, Any]:
-        """The queue as it is now: how many wait, and what is judged."""
+        """The state of the queue: the number of waiting jobs, the capacity, and what is judged now."""
         with self._changed:
             running = None if self._running is None else self._running.about
             return {"waiting": self.waiting, "capacity": self._capacity, "judging": running}

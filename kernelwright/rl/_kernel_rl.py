@@ -1,4 +1,4 @@
-"""GRPO for a language model that writes kernels: what it writes is judged, here or by a server, in turns or once."""
+"""GRPO for a language model that writes kernels, judged here or by a server, in one turn or in several."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kernelwright.rl.adapters.trl import episode_return, reward_function, rollou
 
 
 class Written(NamedTuple):
-    """The mean reward of kernels for problems that are held out, before and after; None where none are."""
+    """The mean reward on held-out problems before and after training; None if no problem is held out."""
 
     before: float | None
     after: float | None
 
 
 class _Counting:
-    """A scorer that counts the verdicts that were paid for."""
+    """A scorer that counts new verdicts."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
@@ -29,7 +29,7 @@ class _Counting:
         self.rewards: list[float] = []
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scored]:
-        """As the scorer does."""
+        """Score as the wrapped scorer does."""
         found = self._scorer.score(requests)
         self.verdicts += sum(not one.again and not one.fault for one in found)
         self.rewards += [one.reward for one in found if one.reward is not None]
@@ -37,7 +37,7 @@ class _Counting:
 
 
 def reinforce_writer(course: Course, scorer: Scorer) -> Written:
-    """Train by GRPO and write the model; measured before and after on the problems that are held out."""
+    """Train by GRPO and save the model. Measure it on the held-out problems before and after."""
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -91,7 +91,7 @@ def reinforce_writer(course: Course, scorer: Scorer) -> Written:
 
 
 def measured(course: Course, model: Any, tokenizer: Any, scorer: Scorer) -> float | None:
-    """The mean reward of one completion for each problem that is held out, the likeliest one; None where none are."""
+    """The mean reward of one greedy completion for each held-out problem; None if no problem is held out."""
     from kernelwright.rl._completions import kernel_of
 
     plan = course.plan

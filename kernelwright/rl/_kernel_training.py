@@ -1,4 +1,4 @@
-"""Training a language model to write kernels: by imitation, or by GRPO with what the referee's verdicts earn."""
+"""Models that learn to write kernels, and their supervised fine-tuning on demonstrations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN_CHAT: Final = (
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-_TINY_TOKENS: Final = 1024  # of a demonstration that the tiny model reads
+_TINY_TOKENS: Final = 1024  # most tokens of a demonstration for the tiny model
 
 
 class Writer(NamedTuple):
@@ -27,7 +27,7 @@ class Writer(NamedTuple):
 
 
 def writer_of(course: Course) -> Writer:
-    """The model that a training begins with. Code that lies in a model's folder is never run.
+    """The initial model of a training. Code in a model's folder is never run.
 
     Raises:
         UsageError: the folder holds no model that can be loaded.
@@ -63,7 +63,7 @@ def writer_of(course: Course) -> Writer:
 
 
 def adapters(course: Course) -> Any:
-    """The adapters that are trained instead of the model (E. Hu et al., arXiv:2106.09685); None for the whole model."""
+    """The LoRA adapters to train (E. Hu et al., arXiv:2106.09685); None to train the whole model."""
     plan = course.plan
     if plan.model == TINY or not plan.lora_rank:
         return None
@@ -79,9 +79,9 @@ def adapters(course: Course) -> Any:
 
 
 class Imitated(NamedTuple):
-    """What a training by imitation came to: the mean loss of a token on what is held out, before and after it.
+    """The result of fine-tuning, with the mean loss per token on held-out demonstrations before and after it.
 
-    None where nothing is held out.
+    The losses are None if nothing is held out.
     """
 
     demonstrations: int
@@ -91,10 +91,10 @@ class Imitated(NamedTuple):
 
 
 def imitate(course: Course) -> Imitated:
-    """Supervised fine-tuning on demonstrations; the loss is on the answers alone.
+    """Fine-tune a model on demonstrations. The loss is on the answers alone.
 
     Raises:
-        UsageError: there is nothing to imitate, or nothing is left once problems are held out.
+        UsageError: there are no demonstrations, or all of them are on held-out problems.
     """
     from transformers import PrinterCallback
     from trl import SFTConfig, SFTTrainer
@@ -141,7 +141,7 @@ def imitate(course: Course) -> Imitated:
 
 
 def save_writer(course: Course, trainer: Any, tokenizer: Any) -> None:
-    """Write the model, adapters merged into it, so that it can be loaded by itself."""
+    """Save the model with its adapters merged, so that it loads on its own."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
@@ -166,7 +166,7 @@ def _rows(found: Sequence[Demonstration]) -> Any:
 def _shortened(one: Demonstration, most: int, tokenizer: Any) -> Demonstration:
     """A demonstration whose prompt leaves room for its answer: the beginning of a long prompt is dropped.
 
-    What is longer than a model reads would else be cut at its end, and that is the answer.
+    Otherwise an example longer than the model's limit would be cut at its end, which is the answer.
     """
     answer = sum(len(tokenizer(message.content)["input_ids"]) for message in one.completion)
     room = max(most // 4, most - min(answer, most // 2) - 64)

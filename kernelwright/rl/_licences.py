@@ -1,4 +1,4 @@
-"""Under which licence the references of a suite are, by its name, as far as that is known."""
+"""The known licences of suites' references, by the name of the suite."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ LICENCES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def licence_of(suite: str) -> str:
-    """The SPDX name of a suite's licence; :data:`UNKNOWN` where nobody said, such as for single files."""
+    """The SPDX name of a suite's licence; :data:`UNKNOWN` if it is not known, as for single files."""
     return LICENCES.get(suite, UNKNOWN)

@@ -1,4 +1,4 @@
-"""The referee in this process as a scorer: sessions kept, every verdict recorded, no kernel judged twice in a run."""
+"""The referee in this process as a scorer. It records every verdict, and judges no kernel twice in a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernelwright.evaluator import Session
     from kernelwright.store import Store, StoredEvaluation
 
-RECIPE: Final = "rl"  # what a run of this kind is called where runs are listed
+RECIPE: Final = "rl"  # the name of such runs in lists of runs
 _WRITER: Final = "policy"
 _ABOUT: Final = "about"
 _MOST_FAULT_CHARACTERS: Final = 2_000
@@ -31,14 +31,14 @@ _CUT: Final = "\n[... cut ...]\n"
 class LocalScorer:
     """Scores kernels with the referee on this machine. A context manager that belongs to one thread.
 
-    Its run is made when the first kernel comes, and ends with it; ``run_id`` names one that goes on and is ended by
-    whoever made it. A kernel that was judged before in the run gets the verdict that is stored.
+    The scorer creates a run for the first kernel and ends it on exit. With ``run_id`` it continues an existing run, and
+    leaves it to the caller to end that. A kernel that was judged before in the run gets the stored verdict.
 
     Args:
         reward: the formula's name, one of :data:`kernelwright.rl.REWARDS`.
-        sessions: how many sessions of the referee are kept open.
+        sessions: number of referee sessions that are kept open.
         open_referee: makes the referee for settings.
-        clock: seconds since whenever.
+        clock: monotonic seconds.
 
     Raises:
         UsageError: there is no such formula, or no such run.
@@ -83,10 +83,11 @@ class LocalScorer:
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scored]:
         """One score for each request, in their order; the kernels of one problem are judged one after the other.
 
-        A fault of the machine is met by a second try in a new session, and is then a score without a reward.
+        After a fault of the machine, the kernel is tried once more in a new session. A second fault gives a score
+        without a reward.
 
         Raises:
-            UsageError: an unknown problem, one whose reference cannot be used, or settings that ask for what cannot be.
+            UsageError: a problem is unknown, its reference cannot be used, or the settings cannot be met.
             SandboxError, MissingToolError: nothing can be judged here.
             StoreError: the store cannot be read or written.
         """
@@ -101,10 +102,10 @@ class LocalScorer:
         return [found[number] for number in range(len(asked))]
 
     def problem(self, name: str) -> Problem:
-        """The problem that a name stands for, as it was when it was first asked for.
+        """The problem that a name stands for, in the version that was first used.
 
         Raises:
-            UsageError: there is none, or its file cannot be used.
+            UsageError: there is no such problem, or its file cannot be used.
         """
         from kernelwright.datasets import find_problem
 
@@ -117,9 +118,9 @@ class LocalScorer:
         return self._problems[name]
 
     def session(self, problem: Problem, backend: Backend = "cpp") -> Session:
-        """A session of the referee on a problem, to build kernels in, or to judge what is not scored.
+        """A session of the referee on a problem, to build kernels, or to judge kernels without scoring them.
 
-        It is one of the few that are kept: ask again instead of holding it.
+        Only a few sessions are kept open: ask again instead of holding one.
 
         Raises:
             InvalidReferenceError, MachineError: as :meth:`kernelwright.evaluator.Referee.open`.
@@ -127,15 +128,15 @@ class LocalScorer:
         return self._sessions.session(problem, backend, judges=0)
 
     def environment(self, backend: Backend) -> Environment:
-        """Where candidates of a backend are judged; raises what opening the referee raises."""
+        """The environment that judges candidates of a backend. Raises the errors of opening the referee."""
         return self._sessions.referee().environment_for(backend)
 
     def remember(self, about: str, kind: str, data: Mapping[str, Any], problem: Problem) -> None:
-        """Keep with the run what its verdicts do not say; :meth:`remembered` gives it back, also in another process."""
+        """Store extra data with the run; :meth:`remembered` returns it, also in another process."""
         self._store.event(self._run_with(problem), kind, {_ABOUT: about, **data})
 
     def remembered(self, about: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """What the run has kept about something, in order: of which kind, and what."""
+        """The data that the run has stored about something, as (kind, data) in order."""
         if self.run_id is None:
             return []
         asked = f"SELECT kind, data_json FROM events WHERE run_id = ? AND json_extract(data_json, '$.{_ABOUT}') = ? "
@@ -146,7 +147,7 @@ class LocalScorer:
         try:
             known = self._known(candidate)
             if known is not None:
-                whole = self._store.evaluation(known.id).evaluation  # a list of them has neither samples nor messages
+                whole = self._store.evaluation(known.id).evaluation  # listed evaluations lack samples and messages
                 return self._as_score(whole, again=True)
             evaluation = self._judged(candidate, problem)
         except SandboxError:
@@ -175,7 +176,7 @@ class LocalScorer:
         return next(fitting, None)
 
     def _judged(self, candidate: Candidate, problem: Problem) -> Evaluation:
-        """A verdict of the first try or the second; a reference may fail merely because its worker has gone."""
+        """The evaluation of the first try or the second. A reference may fail only because its worker has gone."""
         return once_more(lambda: self._judge_once(candidate, problem), also=(InvalidReferenceError,))
 
     def _judge_once(self, candidate: Candidate, problem: Problem) -> Evaluation:
@@ -186,7 +187,7 @@ class LocalScorer:
             raise
 
     def _build_ahead(self, problem: Problem, backend: Backend, later: Sequence[Candidate]) -> None:
-        """Let the kernels of a group be built while others are timed, where this machine has cores for it."""
+        """Build the later kernels of a group while others are timed, if this machine has cores for that."""
         if not later:
             return
         try:
@@ -197,7 +198,7 @@ class LocalScorer:
                         session.build_ahead(candidate)
         except SandboxError:
             raise
-        except (MachineError, InvalidReferenceError):  # what judges them meets it again, and deals with it
+        except (MachineError, InvalidReferenceError):  # judging meets this fault again, and handles it
             self._sessions.close()
 
     def _as_score(self, evaluation: Evaluation, *, again: bool) -> Scored:
@@ -214,7 +215,7 @@ class LocalScorer:
         )
 
     def _run_with(self, problem: Problem) -> str:
-        """The run, which has this problem from now on."""
+        """The id of the run, after adding the problem to it; creates the run if there is none."""
         if self.run_id is None:
             self.run_id = self._store.create_run(run_config(self._settings), [])
             self._store.event(self.run_id, "rl", {"reward": self.reward})
@@ -233,7 +234,7 @@ class LocalScorer:
 
 
 def runs_of(samples: Iterable[TimingSample]) -> Runs:
-    """Of each pair of windows: latency of eager PyTorch and of the candidate, in ms."""
+    """(eager PyTorch, candidate) latencies in ms of each pair of windows."""
     windows: dict[tuple[str, int, int], dict[str, float]] = {}
     for sample in samples:
         windows.setdefault((sample.phase, sample.process, sample.pair), {})[sample.role] = sample.latency_ms
@@ -241,7 +242,7 @@ def runs_of(samples: Iterable[TimingSample]) -> Runs:
 
 
 def feedback_on(evaluation: Evaluation) -> str:
-    """What an author may be told of a verdict: its evidence, as a Coder's prompt quotes it."""
+    """The feedback to an author on a verdict: its evidence, as a Coder's prompt quotes it."""
     from kernelwright.prompts import KernelView, evidence
 
     view = KernelView.of(evaluation.candidate, evaluation.verdict, evaluation.artifacts)
@@ -255,7 +256,7 @@ def feedback_on(evaluation: Evaluation) -> str:
 
 
 def _grouped(asked: Sequence[tuple[Problem, ScoreRequest]]) -> dict[tuple[str, Backend], list[int]]:
-    """Positions of the requests of each problem and backend, in the order in which these first come."""
+    """Positions of the requests by problem and backend, in the order in which these first occur."""
     groups: dict[tuple[str, Backend], list[int]] = {}
     for number, (problem, request) in enumerate(asked):
         groups.setdefault((problem.id, request.backend), []).append(number)
@@ -273,7 +274,7 @@ def _candidate(problem: Problem, request: ScoreRequest) -> Candidate:
 
 
 def run_config(settings: Settings) -> RunConfig:
-    """What a run is asked to do whose kernels come from a policy."""
+    """The configuration of a run whose kernels come from a policy."""
     return RunConfig(
         problems=(),
         coder=_WRITER,
@@ -297,7 +298,7 @@ def _unusable(name: str, error: InvalidReferenceError) -> UsageError:
 
 
 def _sensible(value: float | None) -> float | None:
-    """A figure, or None for one that nothing measured can be."""
+    """The value, or None if no measurement can give it."""
     return value if value is not None and math.isfinite(value) and abs(value) <= MOST_REWARD else None
 
 

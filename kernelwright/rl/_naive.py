@@ -1,10 +1,10 @@
-"""What NOT to trust: a naive evaluator, to show what formulas pay for when they believe one.
+"""A naive evaluator that must NOT be trusted. It shows what formulas pay for when they believe such an evaluator.
 
-It is made as the published pipelines are, KernelBench's among them: reference and candidate in one process, the same
-seed for both, a few ``torch.allclose`` with tolerances of 1e-2, and the process's own clock around calls on one and the
-same inputs. (Weights are handed over by name besides, which candidates may expect here.) A kernel can deceive each of
-these, and those of ``tests/adversarial/attacks`` do. What it says is compared with what the referee says
-(``benchmarks/reward_hacks.py``); it is never recorded as a verdict, and nothing is ever paid for it.
+It works like published pipelines, KernelBench's among them: reference and candidate run in one process with the same
+seed, a few ``torch.allclose`` with tolerances of 1e-2 compare them, and the process's own clock times calls on the same
+inputs. (Weights are also copied by name, which candidates may expect here.) A kernel can deceive each of these steps,
+and those of ``tests/adversarial/attacks`` do. ``benchmarks/reward_hacks.py`` compares its results with the referee's.
+They are never recorded as verdicts, and never rewarded.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ NAIVE_ENTRY: Final = "kernelwright.rl._naive_worker:evaluate"
 NAIVE_LIMITS: Final = Limits(memory_bytes=3 << 29, wall_s=60.0, cpu_s=90, allow_exec=True)
 TRIALS: Final = 5
 RUNS: Final = 20
-_TICK_S: Final = 1e-9  # what a clock that stood still is taken to have shown
+_TICK_S: Final = 1e-9  # assumed if the clock stood still
 _OWN = ("cpp(", "load_inline(", "triton.jit", "__global__")
 
 NaiveOutcome = Literal["right", "wrong", "raised", "timeout", "oom", "output", "crash", "reply", "no device"]
 
 
 class NaiveResult(NamedTuple):
-    """What the naive evaluator says of a kernel.
+    """The naive evaluator's result for a kernel.
 
     Attributes:
-        attempt: its evidence; None where it cannot say anything, for want of a device.
-        outcome: how it came to that: ``right``, ``wrong``, an exception that was ``raised``, or how the process ended.
-        detail: what was raised, in its own words: hostile text.
+        attempt: its evidence; None if there is no device for the kernel.
+        outcome: how the evaluation ended: ``right``, ``wrong``, ``raised`` (an exception), or how the process ended.
+        detail: the text of the exception. It is hostile text.
     """
 
     attempt: Attempt | None
@@ -49,11 +49,11 @@ class NaiveResult(NamedTuple):
 def evaluate_naively(
     sandbox: Sandbox, problem: Problem, candidate: Candidate, limits: Limits = NAIVE_LIMITS
 ) -> NaiveResult:
-    """What an evaluator in the kernel's own process says of it, on the problem's first variant for the CPU.
+    """Evaluate a kernel in the kernel's own process, on the problem's first variant for the CPU.
 
-    It may start programs in there, so that ``kernelwright.inline`` compiles on the spot. Speedups are mean time over
-    mean time, against eager PyTorch alone. Its rule for own kernels looks at the text, and its profiler knows no
-    better: ``own_share`` is 1 where the text has a kernel, else 0. A kernel in Triton or CUDA is not evaluated.
+    The process may start programs, so that ``kernelwright.inline`` can compile in it. Speedups are mean time over mean
+    time, against eager PyTorch alone. Own kernels are recognised by the source text: ``own_share`` is 1 if it has one,
+    else 0. A kernel in Triton or CUDA is not evaluated.
 
     Raises:
         SandboxError: the sandbox could not be set up.
@@ -82,12 +82,12 @@ def evaluate_naively(
 
 
 def has_kernel(source: str) -> bool:
-    """The naive rule: whether the text has what a kernel of one's own needs. Whether it runs is not asked."""
+    """The naive rule: whether the source text seems to have an own kernel. Nothing checks that the kernel runs."""
     return any(word in source for word in _OWN)
 
 
 def _attempt_of(reply: Mapping[str, Any], candidate: Candidate) -> Attempt | None:
-    """A right kernel's attempt; None where the reply, which the kernel could have written, is none."""
+    """The attempt of a right kernel; None if the reply, which the kernel could have written, is invalid."""
     reference, kernel = _seconds(reply.get("reference_s")), _seconds(reply.get("kernel_s"))
     error = reply.get("error")
     if reply.get("outcome") != "right" or reference is None or kernel is None or not isinstance(error, (int, float)):
@@ -112,7 +112,7 @@ def _seconds(value: Any) -> list[float] | None:
 
 
 def _text_of(candidate: Candidate) -> str:
-    """The source with its knobs set; as it is where they cannot be."""
+    """The source with its knobs set; unchanged if they cannot be set."""
     try:
         return apply_knobs(candidate.source, candidate.knobs) if candidate.knobs else candidate.source
     except (SyntaxError, ValueError):

@@ -1,9 +1,8 @@
-"""What NOT to trust, worker side: judge and judged are one process, and the kernel lives in it.
+"""The worker of the naive evaluator, which must NOT be trusted: the kernel runs in the process that judges it.
 
-The reference is timed before the candidate is imported; then both are compared by ``torch.allclose``, and the candidate
-is timed by the process's own clock, as the benchmarks do that published rewards were computed with. Whatever the
-candidate's code does to this process it does to its own judgement: that is the point. Runs in a sandbox only. JSON in,
-JSON out.
+The reference is timed before the candidate is imported. Then ``torch.allclose`` compares both, and the process's own
+clock times the candidate, as in the benchmarks behind published rewards. Code of the candidate can change this process,
+and with it the judgement: that is the point. Runs in a sandbox only. JSON in, JSON out.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ def evaluate(payload: dict[str, Any]) -> dict[str, Any]:
             ``eval`` or ``train``; ``trials``: comparisons; ``runs``: timed calls of each side.
 
     Returns:
-        ``outcome``: ``right``, ``wrong`` or ``raised``; ``detail``: an exception's text. Where it is right, ``error``,
-        the largest difference, and ``reference_s`` and ``kernel_s``: seconds of each call.
+        ``outcome``: ``right``, ``wrong`` or ``raised``; ``detail``: an exception's text. If the candidate is right,
+        also ``error``, the largest difference, and ``reference_s`` and ``kernel_s``: seconds of each call.
     """
     folder = tempfile.mkdtemp()
     reference = _imported("reference", payload["reference"], folder)
@@ -47,21 +46,21 @@ def evaluate(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         candidate = _imported("candidate", payload["candidate"], folder)
         kernel = _made(candidate.ModelNew, reference, payload["mode"])
-        with contextlib.suppress(RuntimeError):  # shapes that do not fit: then the seed has to do
+        with contextlib.suppress(RuntimeError):  # shapes do not fit: then the seed must make equal weights
             kernel.load_state_dict(model.state_dict(), strict=False)
         with torch.no_grad():
             errors = [_difference(model, kernel, reference, _SEED + trial) for trial in range(payload["trials"])]
             if None in errors:
                 return {"outcome": "wrong", "detail": ""}
             kernel_s = _timed(kernel, _inputs(reference, _SEED), payload["runs"])
-    except Exception as error:  # noqa: BLE001 - whatever foreign code raises is what is said of it
+    except Exception as error:  # noqa: BLE001 - whatever foreign code raises is reported
         return {"outcome": "raised", "detail": f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]}
     largest = max(error for error in errors if error is not None)
     return {"outcome": "right", "detail": "", "error": largest, "reference_s": reference_s, "kernel_s": kernel_s}
 
 
 def _imported(name: str, source: str, folder: str) -> types.ModuleType:
-    """A source as a module of a file, as people write them."""
+    """Import a source as a module from a file."""
     path = os.path.join(folder, f"{name}.py")
     with open(path, "w", encoding="utf-8") as file:
         file.write(source)
@@ -74,7 +73,7 @@ def _imported(name: str, source: str, folder: str) -> types.ModuleType:
 
 
 def _made(model: Callable[..., torch.nn.Module], reference: types.ModuleType, mode: str) -> torch.nn.Module:
-    """A model with the arguments, and by the seed, that the other one gets as well."""
+    """A model, made with the same arguments and the same seed for both sides."""
     _seed(_SEED)
     arguments = reference.get_init_inputs()
     _seed(_SEED)
@@ -89,7 +88,7 @@ def _inputs(reference: types.ModuleType, seed: int) -> list[Any]:
 def _difference(
     model: torch.nn.Module, kernel: torch.nn.Module, reference: types.ModuleType, seed: int
 ) -> float | None:
-    """The largest difference of the two outputs on one draw of the inputs; None where they are not close."""
+    """The largest difference of the two outputs on one draw of the inputs; None if they are not close."""
     inputs = _inputs(reference, seed)
     _seed(seed)
     expected = list(_tensors(model(*inputs)))

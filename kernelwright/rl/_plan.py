@@ -1,4 +1,4 @@
-"""What a training is asked to do, kept beside what it makes, so that it can be gone on with."""
+"""The plan of a training. It is saved in the training's folder so that the training can be resumed."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ Task = Literal["schedule", "kernel"]
 
 
 class TrainPlan(Record):
-    """A training.
+    """The settings of a training.
 
     Attributes:
         method: supervised fine-tuning, or group relative policy optimisation (Z. Shao et al., arXiv:2402.03300).
         model: ``tiny``, or the folder of a model that ``transformers`` can load.
-        task: what it learns to write: schedules of the code generator, or the text of kernels.
-        problems: ids of the problems that it is trained on.
-        held_out: ids of those that it is measured on, before and after; it never sees them otherwise.
-        reward: the formula.
-        steps: of the optimizer, at most.
-        minutes: after which the training ends, the measuring before and after it not counted; None for no limit.
-        group: completions of a prompt that are compared with each other.
-        prompts: problems of a step.
-        learning_rate: at its highest.
-        temperature: at which completions are drawn.
-        kl: weight of the divergence from the model that the training began with; for writers of kernels.
-        passes: optimizer steps that each batch of completions is used for.
-        turns: of an episode, where kernels are written.
-        completion_tokens: of a completion, at most, where kernels are written.
-        lora_rank: of the adapters that are trained instead of the model; 0 for the whole model. ``tiny`` has none.
-        seed: of the model, the draws and the order of the problems.
-        save_every: steps from one checkpoint to the next.
-        run_id: of the store, that its verdicts are recorded under.
-        data: a file or an exported folder that supervised fine-tuning reads.
-        server: the address of a referee that is served elsewhere; empty for the one on this machine.
+        task: what the model learns to write: schedules of the code generator, or the text of kernels.
+        problems: ids of the training problems.
+        held_out: ids of the problems that only measure the model, before and after training.
+        reward: name of the reward formula.
+        steps: most optimizer steps.
+        minutes: time limit of the training, without the measurements before and after it; None for no limit.
+        group: completions for each prompt that are compared with each other.
+        prompts: problems in each step.
+        learning_rate: peak learning rate.
+        temperature: sampling temperature of completions.
+        kl: weight of the KL divergence from the initial model; for writers of kernels.
+        passes: optimizer steps for each batch of completions.
+        turns: turns in an episode; for writers of kernels.
+        completion_tokens: most tokens of a completion; for writers of kernels.
+        lora_rank: rank of the LoRA adapters; 0 trains the whole model. ``tiny`` has no adapters.
+        seed: random seed of the model, the sampling and the order of the problems.
+        save_every: steps between checkpoints.
+        run_id: id of the run in the store that records the verdicts.
+        data: file or exported folder for supervised fine-tuning.
+        server: address of a remote reward server; empty for the referee on this machine.
     """
 
     method: Method
@@ -75,31 +75,31 @@ class TrainPlan(Record):
         if both:
             raise ValueError(f"{min(both)} is both trained on and held out")
         if self.method == "grpo" and len(self.problems) < self.prompts:
-            raise ValueError(f"{self.prompts} problems a step, and {len(self.problems)} in all")
+            raise ValueError(f"a step takes {self.prompts} problems, but only {len(self.problems)} are given")
         if self.task == "schedule" and self.model != TINY:
             raise ValueError("schedules are written by the tiny model; leave --model out")
         if self.task == "schedule" and self.kl:
-            raise ValueError("schedules are learned without a divergence from the start; leave --kl out")
+            raise ValueError("a divergence weight does not apply to schedules; leave --kl out")
         if self.task == "schedule" and self.backend == "cuda":
-            raise ValueError("the code generator writes no CUDA, so that there are no schedules of it")
+            raise ValueError("the code generator does not write CUDA, so it has no CUDA schedules")
         return self
 
     def save(self, folder: Path) -> None:
-        """Write it into a training's folder."""
+        """Write the plan into a training's folder."""
         write_whole(folder / PLAN, self.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> TrainPlan:
-        """Read it out of a training's folder.
+        """Read the plan from a training's folder.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the folder holds no plan that can be read.
         """
         try:
             return cls.model_validate_json((folder / PLAN).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, ValidationError) as error:
             raise UsageError(
-                f"{folder} holds no training that can be gone on with",
+                f"{folder} holds no training that can be resumed",
                 hint="name the folder that 'kernelwright rl train --output' was given",
                 folder=str(folder),
             ) from error

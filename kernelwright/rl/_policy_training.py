@@ -1,7 +1,7 @@
 """Training a schedule policy by GRPO, from the referee's verdicts.
 
-A group of schedules is drawn for a problem, the generator makes kernels of them, the referee judges each kernel that it
-has not judged yet, and what a schedule earned above its group's mean makes it likelier (Z. Shao et al.,
+For each problem, the policy draws a group of schedules, the generator makes kernels of them, and the referee judges
+each new kernel. A schedule that earns more than its group's mean becomes more likely (Z. Shao et al.,
 arXiv:2402.03300).
 """
 
@@ -23,20 +23,20 @@ from kernelwright.rl._tiny import choices_of, legal_model, save_policy, schedule
 from kernelwright.rl._trl import Course, Watch, common_arguments, ending, train
 
 START, POLICY, ROLLOUTS = "start", "policy", "rollouts.jsonl"
-LEAN: Final = 0.5  # added to the logits of defaults: with it, one of two values is drawn in 62% of all cases
-# Advantages are differences of rewards as they are, of logs of speedups, and the entropy of what is written is worth
-# this much of it: what is 5% the faster is e times as likely in the end, and what is half as fast again always chosen.
-# In units of a group's deviation, differences that are noise would weigh as much as those that are not, and a policy
-# settled on one schedule for all problems before it had told them apart.
+LEAN: Final = 0.5  # added to the logits of defaults: of two values, the default is then drawn in 62% of cases
+# Weight of the entropy bonus. Advantages are plain differences of rewards, that is of logs of speedups. So a schedule
+# that is 5% faster becomes e times as likely in the end, and one that is 50% faster is practically always chosen.
+# Advantages are not divided by a group's deviation: noise would then weigh as much as real differences, and a policy
+# trained that way settled on one schedule for all problems before it told them apart.
 ENTROPY: Final = 0.05
 SCALE: Final = "none"
-# What every choice that is left at its default earns besides, so that entropy alone moves none: else choices that mean
-# nothing to the problems of a training drift, and mean something to others.
+# Extra reward for each choice left at its default, so that entropy alone moves none. Otherwise choices without effect
+# on the training problems drift, and can affect other problems.
 KEEP: Final = 0.04
 
 
 def start(course: Course, problems: Sequence[ScheduleProblem]) -> None:
-    """Make a policy that has learned nothing: what it writes is legal, and leans to the default."""
+    """Save an untrained policy. It writes only legal schedules, and leans to the default."""
     import torch
 
     folder = course.folder / START
@@ -51,7 +51,7 @@ def start(course: Course, problems: Sequence[ScheduleProblem]) -> None:
 
 
 class ScheduleReward:
-    """TRL's reward function: what the kernels of written schedules earn. Legal schedules alone cost device time."""
+    """A reward function for TRL: scores the kernels of written schedules. Only legal schedules cost device time."""
 
     __name__ = "referee"
 
@@ -64,9 +64,9 @@ class ScheduleReward:
         self.step = 0
 
     def __call__(self, prompts: Any, completions: Sequence[str], problem: Sequence[str], **rest: Any) -> list[float]:
-        """What each completion earned, and what it is paid for defaults.
+        """The reward of each completion, including the bonus for defaults.
 
-        Where the machine failed, the mean of the others for the same problem counts.
+        If the machine failed, the mean of the other completions for the same problem counts.
         """
         asked = [self._problems[name] for name in problem]
         schedules = [self._read(text, one) for text, one in zip(completions, asked, strict=True)]
@@ -119,7 +119,7 @@ class ScheduleReward:
 
 
 def defaults_in(schedule: Schedule | None, problem: ScheduleProblem) -> int:
-    """How many choices of a schedule are the generator's own; none of what is no schedule."""
+    """The number of choices that a schedule leaves at the generator's default; 0 without a schedule."""
     if schedule is None:
         return 0
     return sum(schedule[choice] == value for choice, value in problem.default.items())
@@ -132,7 +132,7 @@ def _or_mean(reward: float | None, name: str, names: Sequence[str], found: Seque
 
 
 def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins) -> None:
-    """Train a policy by GRPO; write what came of it, unless somebody asked for an end before that."""
+    """Train a policy by GRPO and save it, unless the training was stopped early."""
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -171,7 +171,7 @@ def reinforce(course: Course, problems: Sequence[ScheduleProblem], twins: Twins)
     trainer.remove_callback(PrinterCallback)
     forget_rollouts(course)
     train(course, trainer)
-    if course.stop():  # it is to be gone on with: what there is lies in its checkpoint
+    if course.stop():  # stopped early: the checkpoint has its state
         return
     save_policy(
         course.folder / POLICY, trainer.model, _card(course, card.vocabulary, card.defaults, verdicts_of(course))
@@ -190,7 +190,7 @@ def _step_counter(reward: ScheduleReward) -> Any:
 
 
 def forget_rollouts(course: Course) -> None:
-    """Drop the rollouts that came after the checkpoint which training goes on from."""
+    """Drop the rollouts after the checkpoint from which training resumes."""
     from kernelwright.rl._progress import last_checkpoint
 
     path, found = course.folder / ROLLOUTS, last_checkpoint(course.folder)
@@ -202,7 +202,7 @@ def forget_rollouts(course: Course) -> None:
 
 
 def verdicts_of(course: Course) -> int:
-    """Verdicts that the training was told."""
+    """The number of verdicts that the training has used."""
     return max((row["verdicts"] for row in course.progress.rows), default=0)
 
 

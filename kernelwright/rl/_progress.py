@@ -1,4 +1,4 @@
-"""How a training went, kept line by line: for its curve, for TensorBoard, and for whoever goes on with it."""
+"""The progress of a training, stored line by line: for its curve, for TensorBoard, and for resuming it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kernelwright.files import write_whole
 
 METRICS: Final = "metrics.jsonl"
 CHECKPOINTS: Final = "checkpoints"
-_COMPLETE: Final = "complete"  # a file of a checkpoint that was written to its end
+_COMPLETE: Final = "complete"  # marks a complete checkpoint
 
 
 class Progress:
     """The rows of a training, one for each batch of completions (or, supervised, each log), in ``metrics.jsonl``.
 
     Attributes:
-        rows: all of them, those of earlier processes first.
+        rows: all rows, those of earlier processes first.
     """
 
     def __init__(self, folder: Path, *, tensorboard: bool = True) -> None:
@@ -29,11 +29,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training that the rows stand for."""
+        """Seconds of training up to the last row."""
         return float(self.rows[-1]["seconds"]) if self.rows else 0.0
 
     def cut(self, step: int) -> None:
-        """Forget what came after an optimizer step: it is done again."""
+        """Forget the rows after an optimizer step: that part is done again."""
         kept = [row for row in self.rows if row["step"] <= step]
         if len(kept) < len(self.rows):
             self.rows = kept
@@ -55,14 +55,14 @@ class Progress:
             self._board.flush()
 
     def close(self) -> None:
-        """Close what TensorBoard reads."""
+        """Close the file that TensorBoard reads."""
         if self._board is not None:
             self._board.close()
             self._board = None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file, one a line; a last line that a killed process left unfinished is passed over."""
+    """The objects of a file, one a line. A last line that a killed process left unfinished is ignored."""
     if not path.exists():
         return []
     found = []
@@ -80,12 +80,12 @@ def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Say of a checkpoint that it was written to its end."""
+    """Mark a checkpoint as complete."""
     (checkpoint / _COMPLETE).touch()
 
 
 def last_checkpoint(folder: Path) -> tuple[Path, int] | None:
-    """The latest checkpoint of a training that is whole, with its step. What a killed process left half is removed."""
+    """The latest complete checkpoint and its step; None if there is none. Incomplete checkpoints are removed."""
     import shutil
 
     whole = []

@@ -1,7 +1,7 @@
-"""A reward server elsewhere as a scorer.
+"""A remote reward server as a scorer.
 
-A trainer believes this module, and this module believes no server: a reply is JSON within a bound, parsed into closed
-records and held against what was asked, or it is an error. Nothing of it is ever run, unpickled or followed.
+A trainer trusts this module, and this module trusts no server. A reply must be JSON of bounded size, parse into closed
+records and match the request; otherwise it is an error. Nothing in a reply is ever run, unpickled or followed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from kernelwright.rl._wire import (
 if TYPE_CHECKING:
     import httpx2
 
-WAIT_S: Final = 600.0  # that a server may be away
-PATIENCE_S: Final = 6 * 3600.0  # that a job may take
-_POLL_S: Final = 20.0  # that the server may hold a reply back until it has the scores
+WAIT_S: Final = 600.0  # how long a server may be away
+PATIENCE_S: Final = 6 * 3600.0  # how long a job may take
+_POLL_S: Final = 20.0  # how long the server may hold a reply back until it has the scores
 _MOST_REPLY_BYTES: Final = 64 * 2**10
 _MOST_REPLY_BYTES_A_SCORE: Final = 160 * 2**10
 _FIRST_PAUSE_S: Final = 0.5
@@ -44,17 +44,16 @@ _UNFIT: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class RewardServerError(KernelwrightError):
-    """A reward server that is away for too long, refuses, or answers what no reward server answers."""
+    """A reward server was away for too long, refused a request, or sent an invalid reply."""
 
     exit_code: ClassVar[int] = 3
 
 
 class _Reply(NamedTuple):
-    """What came back: only bytes that are to be JSON."""
+    """A raw reply. Its body has yet to be parsed as JSON."""
 
     status: int
     body: bytes
-    retry_after_s: float
 
 
 class _Away(Exception):
@@ -70,16 +69,16 @@ class RemoteScorer:
     """Scores kernels at ``kernelwright rl serve``. Can be pickled; belongs to one thread at a time.
 
     Args:
-        url: of the server, such as ``http://127.0.0.1:8775``.
-        token: that it wants, where it listens for other machines.
-        wait_s: how long it may be away, or without a place in its queue, until that is an error.
-        patience_s: how long one job may take as long as the server answers.
-        client: as what its queue knows this trainer; by default its address.
-        transport: of HTTP, for tests.
-        clock, sleep: seconds since whenever, and how to wait for them.
+        url: address of the server, such as ``http://127.0.0.1:8775``.
+        token: needed for a server that listens for other machines.
+        wait_s: how long the server may be away, or its queue full, before that is an error.
+        patience_s: how long one job may take while the server answers.
+        client: name of this trainer in the server's queue; by default its address.
+        transport: HTTP transport, for tests.
+        clock, sleep: monotonic seconds, and a function that waits.
 
     Raises:
-        UsageError: that is no address, or no token.
+        UsageError: the address or the token is malformed.
     """
 
     def __init__(
@@ -96,9 +95,9 @@ class RemoteScorer:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            raise UsageError(f"{url!r} is no address of a reward server", hint="write http://HOST:PORT")
+            raise UsageError(f"{url!r} is not the address of a reward server", hint="write http://HOST:PORT")
         if token is not None and not re.fullmatch(TOKEN_PATTERN, token):
-            raise UsageError("that is no token", hint="a token has 16 printable characters or more, without blanks")
+            raise UsageError("malformed token", hint="a token has 16 printable characters or more, without blanks")
         self.url = url.rstrip("/")
         self._token = token
         self._wait_s = wait_s
@@ -131,8 +130,9 @@ class RemoteScorer:
         """One score for each request, in their order.
 
         Raises:
-            UsageError: the server does not know a problem, or takes no such request.
-            RewardServerError: it was away for longer than ``wait_s``, wants a token, or its reply is none.
+            UsageError: the server does not know a problem, or does not accept the request.
+            RewardServerError: the server was away for longer than ``wait_s``, took longer than ``patience_s``, wants a
+                token, or sent an invalid reply.
         """
         found: list[Scored] = []
         for part in _parts(requests):
@@ -140,7 +140,7 @@ class RemoteScorer:
         return found
 
     def _job(self, requests: Sequence[ScoreRequest]) -> tuple[Scored, ...]:
-        """The scores of one job. It keeps its name however often it is sent, so that nothing is judged twice."""
+        """The scores of one job. A job that is sent again keeps its name, so that nothing is judged twice."""
         name = uuid4().hex
         body = ScoreJob(job=name, requests=tuple(requests), wait_s=_POLL_S).model_dump_json().encode()
         most = _MOST_REPLY_BYTES + _MOST_REPLY_BYTES_A_SCORE * len(requests)
@@ -168,12 +168,12 @@ class RemoteScorer:
                     )
                 known = True
             elif reply.status == 404 and known:
-                known = False  # it was started anew, or forgot
+                known = False  # the server was restarted, or forgot the job
             else:
                 raise self._refused(reply)
 
     def _sent(self, path: str, most: int, body: bytes, known: bool) -> _Reply:
-        """A reply to one request; raises _Away where there is none, RewardServerError where it cannot be one."""
+        """The reply to one request. Raise _Away if there is none, and RewardServerError if it is invalid."""
         import httpx2
 
         http = self._opened()
@@ -182,7 +182,7 @@ class RemoteScorer:
             with http.stream(method, self.url + path, content=content) as reply:
                 if reply.status_code in _AWAY:
                     raise _Away(f"it answers {reply.status_code}", _seconds(reply.headers.get("retry-after", "")))
-                return _Reply(reply.status_code, b"".join(_bounded(reply, most)), 0.0)
+                return _Reply(reply.status_code, b"".join(_bounded(reply, most)))
         except httpx2.TransportError as error:
             raise _Away(type(error).__name__) from None
         except (httpx2.HTTPError, httpx2.StreamError):
@@ -215,7 +215,7 @@ class RemoteScorer:
         if found.job != name:
             raise _poisoned("it is the reply to another job")
         if len(found.results) != len(requests):
-            raise _poisoned("it has another number of scores")
+            raise _poisoned("it has the wrong number of scores")
         for request, scored in zip(requests, found.results, strict=True):
             if wrong := _mismatch(request, scored):
                 raise _poisoned(wrong)
@@ -226,7 +226,7 @@ class RemoteScorer:
         try:
             found = Pending.model_validate_json(body, strict=True)
         except (ValidationError, RecursionError):
-            raise _poisoned("it does not say how the job stands") from None
+            raise _poisoned("it does not give the state of the job") from None
         if found.job != name:
             raise _poisoned("it is the reply to another job")
 
@@ -247,12 +247,12 @@ class RemoteScorer:
     def _away(self, why: str) -> RewardServerError:
         return RewardServerError(
             f"the reward server at {self.url} was away, or had no time, for {self._wait_s:g} seconds ({why})",
-            hint="start it: kernelwright rl serve; or say where it is",
+            hint="start it with 'kernelwright rl serve', or give its address",
         )
 
 
 def _parts(requests: Sequence[ScoreRequest]) -> Iterator[list[ScoreRequest]]:
-    """The requests in jobs that a server takes."""
+    """Split the requests into jobs of a size that a server accepts."""
     part: list[ScoreRequest] = []
     size = 0
     for request in requests:
@@ -267,12 +267,12 @@ def _parts(requests: Sequence[ScoreRequest]) -> Iterator[list[ScoreRequest]]:
 
 
 def _bounded(reply: httpx2.Response, most: int) -> Iterator[bytes]:
-    """The bytes of a reply that may be JSON, as they come."""
+    """Yield the bytes of a reply, after checking that it claims to be JSON, and up to ``most`` of them."""
     kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if reply.is_redirect or 300 <= reply.status_code < 400:
         raise _poisoned("it is a redirection, and none is followed")
     if kind != "application/json" or reply.headers.get("content-encoding", "identity") != "identity":
-        raise _poisoned("it is no plain JSON")
+        raise _poisoned("it is not plain JSON")
     read = 0
     for part in reply.iter_raw():
         read += len(part)
@@ -282,7 +282,7 @@ def _bounded(reply: httpx2.Response, most: int) -> Iterator[bytes]:
 
 
 def _mismatch(request: ScoreRequest, scored: Scored) -> str:
-    """What keeps a score from being one of this request; empty where nothing does."""
+    """Why a score cannot answer this request; empty if it can."""
     asked = Candidate(problem_id=request.problem, source=request.source, backend=request.backend)
     if scored.candidate != asked.sha256:
         return "a score is of another kernel"
@@ -296,12 +296,12 @@ def _mismatch(request: ScoreRequest, scored: Scored) -> str:
 def _poisoned(why: str) -> RewardServerError:
     return RewardServerError(
         f"the reply of the reward server cannot be used: {why}",
-        hint="is that 'kernelwright rl serve', of this version? Nothing of the reply was used",
+        hint="check that it is 'kernelwright rl serve' of this version; nothing of the reply was used",
     )
 
 
 def _plain(text: str) -> str:
-    """Words of a server as they may stand in a message of ours."""
+    """A server's text, made safe and short enough for our messages."""
     return _UNFIT.sub(" ", text)[:500]
 
 

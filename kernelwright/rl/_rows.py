@@ -1,4 +1,4 @@
-"""Rows of the kinds of data that are about single kernels: triples, pairs, prompts."""
+"""Rows of the kinds of data about single kernels: triples, pairs, prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["FASTER", "RIGHT_OVER_REFUSED", "Dropped", "RowMaker", "interval_colu
 RIGHT_OVER_REFUSED: Final = "right over refused"
 FASTER: Final = "faster"
 Row = dict[str, Any]
-Dropped = Counter[str]  # rule by which something was left out: how often
+Dropped = Counter[str]  # how often each rule left something out
 
 
 class _Pair(NamedTuple):
@@ -37,11 +37,11 @@ class RowMaker:
     """Makes rows out of a problem's evidence.
 
     Args:
-        include_checked: take kernels as good that were found right where nothing can be timed.
-        most_pairs: of each problem, language and environment.
+        include_checked: count kernels as good that were found right in an environment that cannot time.
+        most_pairs: most pairs of each problem, language and environment.
         shown: whether an exemplar may be shown in a prompt.
-        sent_prompts: whether a prompt that was sent may be given away, by its text.
-        dropped: what is left out is counted here.
+        sent_prompts: whether a prompt that was sent may be published, by its text.
+        dropped: counts what is left out.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class RowMaker:
         self._dropped = dropped
 
     def good(self, evidence: Evidence) -> list[Judged]:
-        """The kernels that may stand as an answer."""
+        """The kernels that may serve as an answer."""
         return [one for one in evidence.judged if one.confirmed or (self._include_checked and one.checked)]
 
     def can_be_given(self, one: Judged) -> bool:
-        """Whether a kernel's text may be given away."""
+        """Whether a kernel's text may be published."""
         return not _file_of(one.entry.candidate)[1]
 
     def triples(self, evidence: Evidence, kernels: Sequence[Judged]) -> Iterator[Row]:
@@ -102,7 +102,7 @@ class RowMaker:
             }
 
     def pairs(self, evidence: Evidence) -> Iterator[Row]:
-        """Rows of kind ``preferences``: within one language and environment alone."""
+        """Rows of kind ``preferences``. The kernels of a pair have the same language and environment."""
         groups: dict[tuple[Backend, str], list[Judged]] = {}
         for one in evidence.judged:
             groups.setdefault((one.backend, one.environment.id), []).append(one)
@@ -118,7 +118,7 @@ class RowMaker:
     def prompts(
         self, evidence: Evidence, backends: Sequence[Backend], split: str, numbers: Iterator[int]
     ) -> Iterator[Row]:
-        """A row of kind ``prompts`` for each language: the environment is the latest in which it was judged there."""
+        """A row of kind ``prompts`` for each language, with the environment of the latest evaluation in it."""
         for backend in backends:
             latest = [entry for entry in evidence.entries if entry.candidate.backend == backend]
             environment = latest[-1].environment if latest else None
@@ -135,7 +135,7 @@ class RowMaker:
             }
 
     def _chosen_pairs(self, group: Sequence[Judged]) -> list[_Pair]:
-        """At most so many pairs, of both sorts in turns where there are more, in an order that hashes decide."""
+        """At most ``most_pairs`` pairs. The two sorts alternate, each in an order that hashes decide."""
         good = [one for one in group if one.confirmed or (self._include_checked and one.checked)]
         refused = [one for one in group if one.refused]
         times = {one.sha256: found for one in group if (found := _time_of(one)) is not None}
@@ -155,14 +155,14 @@ class RowMaker:
         return chosen
 
     def _kernel(self, one: Judged) -> str | None:
-        """The file as it was judged; None where it cannot be given away, which is counted."""
+        """The file as it was judged; None, which is counted, if it cannot be published."""
         source, fault = _file_of(one.entry.candidate)
         if fault:
             self._dropped[fault] += 1
         return None if fault else source
 
     def _sent(self, candidate: Candidate) -> list[Message] | None:
-        """What its author was told, where that was to write a new kernel."""
+        """The prompt that the author was sent, if it asked for a new kernel."""
         if candidate.operator != "new":
             return None
         return stored_prompt(self._store, candidate.prompt_sha256, self._sent_prompts)
@@ -172,7 +172,7 @@ class RowMaker:
 
 
 def problem_columns(evidence: Evidence, backend: Backend) -> Row:
-    """The columns that every kind has about its problem."""
+    """The columns about the problem, which every kind has."""
     problem = evidence.problem
     return {
         "problem": problem.id,
@@ -196,7 +196,7 @@ def interval_columns(name: str, found: Interval | None) -> Row:
 
 
 def _file_of(candidate: Candidate) -> tuple[str, str]:
-    """A kernel's text with its knobs set, as it was judged, and why it may not be given away; empty where it may."""
+    """A kernel's text with its knobs set, as it was judged, and why it may not be published; empty if it may."""
     try:
         source = apply_knobs(candidate.source, candidate.knobs) if candidate.knobs else candidate.source
     except (ValueError, SyntaxError):
@@ -225,7 +225,7 @@ def _pair_row(evidence: Evidence, pair: _Pair, prompt: list[Message], better: st
 
 
 class _Time(NamedTuple):
-    """A measured speedup as it is compared: the ends of its interval, and the noise bound of its measurement."""
+    """A measured speedup for comparisons: the ends of its interval, and the noise bound of its measurement."""
 
     low: float
     high: float
@@ -242,7 +242,7 @@ def _time_of(one: Judged) -> _Time | None:
 
 
 class _Smallest:
-    """Keeps so many pairs with the smallest hashes of all that it is given, and counts them."""
+    """Keeps the ``most`` pairs with the smallest hashes, and counts all pairs that it is given."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -250,7 +250,7 @@ class _Smallest:
         self.seen = 0
 
     def add(self, pair: _Pair) -> None:
-        """One more."""
+        """Add a pair."""
         self.seen += 1
         entry = (-_pair_hash(pair), self.seen, pair)
         if len(self._heap) < self._most:
@@ -259,7 +259,7 @@ class _Smallest:
             heapq.heapreplace(self._heap, entry)
 
     def pairs(self) -> list[_Pair]:
-        """Those that are kept, the smallest hash first."""
+        """The kept pairs, the smallest hash first."""
         return [pair for _, _, pair in sorted(self._heap, reverse=True)]
 
 
@@ -272,7 +272,7 @@ def _place(environment: Environment) -> Row:
 
 
 def _baselines(evidence: Evidence, backend: Backend, environment: Environment | None) -> Row:
-    """What the latest kernel that was timed there was held against, a confirmation before a search timing."""
+    """Baseline times from the latest confirmation in this environment, else from the latest search timing."""
     timed = [
         timing
         for entry in evidence.entries

@@ -1,4 +1,4 @@
-"""The run of the store that a training's verdicts are recorded under: made once, gone on with, ended."""
+"""The run in the store that records a training's verdicts: created once, resumed, ended."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def training_run(store: Store, settings: Settings, folder: Path) -> Iterator[str]:
-    """The run of the training in a folder, while that goes on.
+    """Yield the id of the run for the training in a folder, and end the run afterwards.
 
-    A kernel that was judged in it before, by whatever process, keeps its verdict: a training that is gone on with pays
-    for none of them again.
+    A kernel that any process has judged in this run keeps its verdict, so a resumed training does not judge it again.
 
     Raises:
         UsageError: the training began with another store.
@@ -43,7 +42,7 @@ def training_run(store: Store, settings: Settings, folder: Path) -> Iterator[str
 
 
 def _end(store: Store, run_id: str, status: RunStatus) -> None:
-    """Write how it ended. A store that is full or gone must not hide the error that led here."""
+    """Record how the run ended. A store that is full or gone must not hide the error that led here."""
     from contextlib import suppress
 
     with suppress(StoreError):

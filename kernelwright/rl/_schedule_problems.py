@@ -1,4 +1,4 @@
-"""Problems as a schedule policy meets them: captured, described in words, with the kernels that schedules lead to."""
+"""Problems for a schedule policy: captured, described in words, with the kernels of their schedules."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Schedule = Mapping[str, KnobValue]
 
 
 class ScheduleScorer(Scorer, Protocol):
-    """A scorer whose referee is here, so that kernels can be built without being scored."""
+    """A scorer with a local referee, so that kernels can be built without being scored."""
 
     def problem(self, name: str) -> Problem:
         """The problem that a name stands for."""
         ...
 
     def session(self, problem: Problem, backend: Backend) -> Session:
-        """A session on it."""
+        """A session of the referee on a problem."""
         ...
 
 
@@ -33,7 +33,7 @@ class ScheduleProblem(NamedTuple):
     """A captured problem.
 
     Attributes:
-        name: as it was asked for, which is what a scorer is asked by.
+        name: the name as it was requested, used for requests to a scorer.
         words: its description, the choices last.
     """
 
@@ -48,14 +48,14 @@ class ScheduleProblem(NamedTuple):
         return dict(self.plan.default)
 
     def projected(self, schedule: Schedule) -> dict[str, KnobValue]:
-        """A schedule of another problem as far as it has a meaning here; the default where it says nothing."""
+        """The schedule of another problem, with the default for choices and values that this problem does not have."""
         space = self.plan.space
         return {
             name: schedule[name] if schedule.get(name) in space[name] else value for name, value in self.default.items()
         }
 
     def source(self, schedule: Schedule) -> str | None:
-        """The candidate file of a schedule; None where the generator has none, or it would leave all to libraries."""
+        """The candidate file of a schedule; None if the generator has none, or it would only call libraries."""
         from kernelwright import codegen
 
         try:
@@ -65,7 +65,7 @@ class ScheduleProblem(NamedTuple):
         return generated.source if generated.has_kernel else None
 
     def candidate(self, schedule: Schedule, note: str = "") -> Candidate | None:
-        """The candidate of a schedule; None where there is none."""
+        """The candidate of a schedule; None if there is no source for it."""
         source = self.source(schedule)
         if source is None:
             return None
@@ -74,7 +74,7 @@ class ScheduleProblem(NamedTuple):
         )
 
     def request(self, source: str, note: str = "") -> ScoreRequest:
-        """What a scorer is asked about a candidate file."""
+        """The request to score a candidate file."""
         return ScoreRequest(problem=self.name, source=source, backend=self.plan.backend, note=note)
 
 
@@ -92,10 +92,10 @@ def captured(name: str, scorer: ScheduleScorer, backend: Backend = "cpp") -> Sch
 
 
 def captured_all(names: Sequence[str], scorer: ScheduleScorer, backend: Backend = "cpp") -> Iterator[ScheduleProblem]:
-    """Each problem, one after the other.
+    """Capture problems one after the other.
 
     Raises:
-        UsageError: a problem is named twice, or one does not exist, or its space has but one schedule.
+        UsageError: a problem is named twice, does not exist, or has only one schedule.
     """
     if len(set(names)) < len(names):
         raise UsageError("a problem is named twice", hint="name each once")
@@ -107,10 +107,10 @@ def captured_all(names: Sequence[str], scorer: ScheduleScorer, backend: Backend 
 
 
 class Twins:
-    """Scores kernels of schedules, each program once: those that are built into the same machine code share a score.
+    """Scores kernels of schedules, each program once: kernels with the same machine code share a score.
 
     Attributes:
-        verdicts: how many verdicts of the referee were paid for.
+        verdicts: number of new verdicts of the referee.
     """
 
     def __init__(self, scorer: ScheduleScorer, backend: Backend = "cpp") -> None:
@@ -121,7 +121,7 @@ class Twins:
         self._codes: dict[tuple[str, str], str] = {}
 
     def firsts(self, problem: ScheduleProblem, sources: Sequence[str]) -> list[str]:
-        """Of each source, that of the first kernel that was asked about and has its machine code: itself, mostly."""
+        """For each source, the first source seen with the same machine code; mostly the source itself."""
         where = problem.problem.id
         unknown = [source for source in dict.fromkeys(sources) if (where, source) not in self._codes]
         if unknown:
@@ -145,6 +145,6 @@ class Twins:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of some values; 0 of none."""
+    """The mean of some values; 0 if there are none."""
     found = list(values)
     return sum(found) / len(found) if found else 0.0

@@ -1,8 +1,8 @@
-"""The problems that a schedule policy is trained on unless others are named, and those that it is kept from.
+"""The default training problems of a schedule policy, and its default held-out problems.
 
-Reductions, of which no schedule suits all: on machines with vectors of 512 bits, rows of a few dozen numbers that leave
-half such a vector or more over want narrow vectors, and reductions down columns wide ones. How many columns a block
-should hold depends on the machine. Held out are other sizes, and operators that no training problem has.
+They are reductions, for which no single schedule is best. On machines with 512-bit vectors, rows of a few dozen numbers
+want narrow vectors if their remainder is half a vector or more; reductions down columns want wide ones. The best number
+of columns in a block depends on the machine. Held out are other sizes, and operators that no training problem has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is asked of whoever scores kernels, and what comes back: plain records, so that they travel as JSON.
+"""The interface to scorers of kernels: requests and results are plain records, so that they travel as JSON.
 
-A scorer is local (:class:`kernelwright.rl.LocalScorer`, with the referee in this process) or a server elsewhere
-(:class:`kernelwright.rl.RemoteScorer`). A trainer sees no more of either than this.
+A scorer is local (:class:`kernelwright.rl.LocalScorer`, with the referee in this process) or remote
+(:class:`kernelwright.rl.RemoteScorer`). Trainers use nothing else of either.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kernelwright.records import Backend, Record, Status
 
 MOST_SOURCE_CHARACTERS = 1_000_000
 MOST_FEEDBACK_CHARACTERS = 20_000
-MOST_REWARD = 1e6  # in size; what lies beyond it was no measurement
+MOST_REWARD = 1e6  # in magnitude; a larger value was not measured
 
 
 class ScoreRequest(Record):
     """A kernel to be scored.
 
     Attributes:
-        problem: its id, as ``kernelwright problems list`` has it, sizes included.
+        problem: the problem's id, as ``kernelwright problems list`` shows it, sizes included.
         source: the candidate file.
-        author: who wrote it, as the store keeps it.
-        note: the author's own words, cut to what the store takes.
+        author: name of the author in the store.
+        note: the author's rationale, cut to the limit of the store.
     """
 
     problem: str = Field(min_length=1, max_length=300)
@@ -37,18 +37,18 @@ class ScoreRequest(Record):
 
 
 class Scored(Record):
-    """What a kernel earned.
+    """The score of a kernel.
 
     Attributes:
-        reward: by the formula that the scorer was opened with; None where it gives no score (CUDA-L1, whose runs
-            varied too much), or where the machine failed and nothing is known about the kernel.
-        status: of the verdict; None where the machine failed.
+        reward: reward by the scorer's formula. None if the formula gives no score (CUDA-L1, if the runs vary too
+            much), or if the machine failed and nothing is known about the kernel.
+        status: status of the verdict; None if the machine failed.
         candidate: the kernel's hash.
-        speedup: over eager, the median; None where it was not timed.
-        passed: whether it is right.
-        again: whether this kernel had been judged before in this run, and this is that verdict.
-        feedback: what an author may be told: status, reason, times; never an expected value of the check.
-        fault: of the machine, where there was one.
+        speedup: median speedup over eager; None if it was not timed.
+        passed: whether the kernel is right.
+        again: whether the verdict is an earlier one on the same kernel in this run.
+        feedback: text for the author: status, reason, times; never an expected value of the check.
+        fault: the fault of the machine, if there was one.
     """
 
     reward: float | None
@@ -75,7 +75,7 @@ class Scorer(Protocol):
         """One score for each request, in their order. Kernels of one problem are judged together.
 
         Raises:
-            UsageError: an unknown problem.
-            RewardServerError: a remote scorer that cannot be reached for longer than one is willing to wait.
+            UsageError: a problem is unknown.
+            RewardServerError: the server of a remote scorer failed, or was away for too long.
         """
         ...

@@ -1,4 +1,4 @@
-"""What must not leave the machine: places on it, and keys."""
+"""Removes what must not leave the machine: file paths and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANY_PATH = re.compile(
     rf"file://{_TAIL}|(?:(?<![\w.)\]/])|(?<=-[ILB]))/[\w.+@-]+/{_TAIL}|(?<![\w.)\]/])/(?:home|root|Users)\b"
     rf"|(?<![\w~.)\]/])~[\w-]*/[\w.]{_TAIL}|\b[A-Za-z]:\\[\w .-]+\\{_TAIL}"
 )
-# In code, where a slash divides, only places that are somebody's own. (It begins with the slash, which is fast.)
+# In code, where a slash divides, only paths in private folders. (The pattern begins with the slash, which is fast.)
 _OWN_PATH = re.compile(rf"/(?:(?<![\w.)\]/]/)|(?<=-[ILB]/)){_PRIVATE}/[\w.+@-]")
 _OWN_DRIVE = re.compile(r":\\Users\\")
 _KEY = re.compile(
@@ -29,7 +29,7 @@ _KEY = re.compile(
 )
 
 
-# Words of which a key has one: looking for them is much faster than looking for keys.
+# Every key has one of these words. Searching for the words is much faster than searching for keys.
 _NEAR_KEYS = (
     "sk-", "rk-", "pk-", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "kw_", "glpat-", "akia", "aiza",
     "xox", "bearer", "api", "secret", "password", "token", "private key",
@@ -42,11 +42,11 @@ def scrub(text: str) -> str:
     return _ANY_PATH.sub(PATH, bare) if "/" in bare or "\\" in bare else bare
 
 
-@functools.lru_cache(maxsize=1024)  # a kernel is looked at for several rows
+@functools.lru_cache(maxsize=1024)  # a kernel is checked for several rows
 def reveals(source: str) -> bool:
-    """Whether code names a place on somebody's machine, or a key.
+    """Whether code contains a private path or a key.
 
-    Code is never rewritten, since what was judged is its exact text: what reveals something is left out instead.
+    Code is never rewritten, because its exact text was judged. Code that reveals something is left out instead.
     """
     return bool(_OWN_PATH.search(source) or _OWN_DRIVE.search(source)) or (
         _may_hold_key(source) and bool(_KEY.search(source))

@@ -1,7 +1,7 @@
-"""Serving rewards from this machine: the referee in the main thread, the web in another.
+"""Serves rewards from this machine: the referee runs in the main thread, the web server in another.
 
-The main thread judges because a signal interrupts it alone, and because a sandbox's processes die with the thread that
-started them: it outlives all others.
+The main thread judges because signals interrupt only it. Also, a sandbox's processes die with the thread that started
+them, and the main thread outlives all others.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _HOLDER: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 class _Interrupted(BaseException):
-    """What is judged is to be dropped, now."""
+    """The current judgement must stop at once."""
 
 
 @dataclass(frozen=True)
 class RewardOptions:
-    """How rewards are served.
+    """Options of the reward server.
 
     Attributes:
         reward: the formula's name.
-        host: the address that is listened on; others than loopback need ``token_file``.
-        port: 0 for any that is free.
-        problems: that may be asked for; all of the suites where there are none.
-        queue: jobs that may wait.
-        sessions: of the referee that are kept open.
-        token_file: one token a line, each after the name of its holder where there are several.
-        run_id: a run that goes on, with its verdicts; None for a new one.
+        host: address to listen on; any other than loopback needs ``token_file``.
+        port: port to listen on; 0 for any free one.
+        problems: problems that clients may ask for; empty for all of the suites.
+        queue: most waiting jobs.
+        sessions: sessions of the referee that are kept open.
+        token_file: file with one token a line, each after the name of its holder if there are several.
+        run_id: run to continue, with its verdicts; None for a new one.
     """
 
     reward: str = "kernelwright"
@@ -74,16 +74,16 @@ def serve_rewards(
     started: Callable[[str], None] = lambda address: None,
     open_referee: OpenReferee = open_local_referee,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. What is judged then is dropped, and asked for again by whoever waits for it.
+    """Serve until SIGINT or SIGTERM. The job judged at that moment is dropped, and its client asks for it again.
 
-    For the main thread of a process that does nothing else.
+    Call this in the main thread of a process that does nothing else.
 
     Args:
-        started: told the address once it is listened on.
+        started: called with the address once the server listens on it.
 
     Raises:
-        UsageError: another address than loopback without a token; a token file that cannot be used; an unknown problem,
-            reward or run; or the port is taken.
+        UsageError: the address is not loopback and there is no token; the token file cannot be used; a problem, the
+            reward or the run is unknown; or the port is taken.
         StoreError: the store cannot be opened.
         MissingToolError: the packages of a web server are not installed.
     """
@@ -117,7 +117,7 @@ def serve_rewards(
 
 
 class _Ending:
-    """SIGINT and SIGTERM end the work, also in the midst of a judgement; what closes already is left to it."""
+    """Ends the work on SIGINT or SIGTERM, even in the middle of a judgement, but never interrupts the cleanup."""
 
     def __init__(self) -> None:
         self._ended = False
@@ -126,9 +126,9 @@ class _Ending:
             signal.signal(number, self._stop)
 
     def work(self, service: Service, scorer: LocalScorer) -> None:
-        """Judge what comes until a signal does.
+        """Judge jobs until a signal comes.
 
-        The queue is looked at again and again: a signal that comes just before the wait begins is handled after it.
+        The queue is polled, because a signal that comes just before a wait begins is handled only after that wait.
         """
         try:
             while not self._ended:
@@ -148,11 +148,11 @@ class _Ending:
 
 
 def read_tokens(path: Path) -> dict[str, str]:
-    """Tokens by the names of their holders, of a file with ``NAME TOKEN`` a line, or a token alone.
+    """Tokens by the names of their holders, from a file with ``NAME TOKEN``, or a token alone, on each line.
 
     Raises:
-        UsageError: it cannot be read, or holds no token, one that cannot be sent, or two of one name. No message
-            repeats what it holds.
+        UsageError: the file cannot be read, has no tokens or too many, a malformed one, or two of one name. No message
+            repeats its content.
     """
     advice = "one token a line, of 16 characters or more: python -c 'import secrets; print(secrets.token_urlsafe())'"
     try:
@@ -192,9 +192,9 @@ def _web_server(service: Service, tokens: dict[str, str]) -> uvicorn.Server:
 
 
 def _run_web(server: uvicorn.Server, listener: socket.socket, threads: int) -> None:
-    """Serve away from the cores on which the referee times: its last ones. Signals are left to the main thread."""
+    """Serve on all cores but the last ones, on which the referee times. Signals are left to the main thread."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) > threads:
-        os.sched_setaffinity(0, cpus[:-threads])  # of this thread, and of those that it starts
+        os.sched_setaffinity(0, cpus[:-threads])  # for this thread, and for those that it starts
     server.run(sockets=[listener])

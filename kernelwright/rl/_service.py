@@ -1,7 +1,7 @@
-"""The reward server: what it takes, what it answers, and the work that the judging thread does for it.
+"""The logic of the reward server: its requests, its answers, and the work of the judging thread.
 
-The web part never judges. It parses, checks, queues and waits; :meth:`Service.work_once` is called by the one thread
-that has the scorer.
+The web part never judges. It parses, checks, queues and waits. Only the thread that has the scorer calls
+:meth:`Service.work_once`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from kernelwright.config import Settings
     from kernelwright.prompts import DeviceFacts
 
-MOST_EPISODES: Final = 1_024  # in memory; of others the run knows
-_BEGUN: Final = "episode"  # kinds of what the run keeps
+MOST_EPISODES: Final = 1_024  # in memory; others are restored from the run
+_BEGUN: Final = "episode"  # kinds of the run's events
 _TURN: Final = "turn"
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Episode:
-    """An episode as it stands; ``last`` and ``completion`` are of its latest turn."""
+    """A running episode; ``last`` and ``completion`` belong to its latest turn."""
 
     client: str
     problem: Problem
@@ -45,7 +45,7 @@ class _Episode:
     completion: str = ""
 
     def take(self, job: str, completion: str) -> Stepped:
-        """Take a turn, or give what it came to where it was taken by the same job."""
+        """Take a turn. If the same job has already taken it, return its result again."""
         if self.last is None or (self.last.job, self.completion) != (job, completion):
             outcome = self.env.step(completion)
             self.last, self.completion = Stepped(job=job, outcome=outcome, score=self.env.score()), completion
@@ -53,11 +53,11 @@ class _Episode:
 
 
 class Service:
-    """What a server knows. Its methods that judge belong to one thread, all others to any.
+    """The state of a server. Methods that judge belong to one thread; any thread may call the others.
 
     Args:
-        problems: those that may be asked for, as ids or file names; all of the suites where there are none.
-        capacity: jobs that may wait.
+        problems: problems that clients may ask for, as ids or file names; empty for all of the suites.
+        capacity: most waiting jobs.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Service:
         self._clock = clock
         self._named = {name: find_problem(name, settings.suite_dirs).id for name in problems}
         self.jobs = JobQueue(capacity)
-        self._episodes: OrderedDict[str, _Episode] = OrderedDict()  # of the judging thread
+        self._episodes: OrderedDict[str, _Episode] = OrderedDict()  # for the judging thread only
 
     # ------------------------------------------------------------------------------------------- for the web
 
     def check(self, problem: str) -> None:
-        """Raises UsageError for a problem that may not be asked for. A client names no file of this machine's."""
+        """Raise UsageError if clients may not ask for a problem. They cannot name files of this machine."""
         from kernelwright.datasets import find_problem
 
         if self._named:
@@ -100,7 +100,7 @@ class Service:
         return [one.id for name in suites(folders) for one in load_suite(name, suite_dirs=folders)]
 
     def scoring(self, client: str, asked: ScoreJob) -> Job:
-        """A job of scores."""
+        """A job that scores kernels."""
         about = f"{len(asked.requests)} of {asked.requests[0].problem}"
         requests = asked.requests
         return self._job(
@@ -141,7 +141,7 @@ class Service:
     # ---------------------------------------------------------------------------------- for the judging thread
 
     def work_once(self, scorer: LocalScorer, timeout_s: float) -> bool:
-        """Do the next job; False where none came in time."""
+        """Do the next job; False if none came in time."""
         job = self.jobs.take(timeout_s)
         if job is None:
             return False
@@ -179,7 +179,7 @@ class Service:
         return after
 
     def _resumed(self, name: str, scorer: LocalScorer) -> _Episode | None:
-        """An episode that this process does not hold, by what its run has kept: what was judged is not judged again."""
+        """An episode restored from the run, without judging its kernels again; None if the run does not know it."""
         told = scorer.remembered(name)
         if not told or told[0][0] != _BEGUN:
             return None
@@ -191,7 +191,7 @@ class Service:
 
 
 def refusal(status: int, detail: str, hint: str = "") -> Answer:
-    """An answer that says no."""
+    """An answer that refuses a request."""
     return Answer(status, Refusal(detail=detail[:2_000], hint=hint[:2_000]).model_dump_json().encode())
 
 
@@ -205,7 +205,7 @@ def _answer(job: Job, scorer: LocalScorer) -> Answer:
         return refusal(500, error.message, error.hint)
     except Exception:  # noqa: BLE001 - the process boundary: a bug of ours, logged with its traceback
         _log.exception("a job of %s broke", job.client)
-        return refusal(500, "something broke; whoever runs this server sees what in its log")
+        return refusal(500, "something broke; the server's log has the details")
 
 
 def _device(scorer: LocalScorer, backend: Backend, settings: Settings) -> DeviceFacts:

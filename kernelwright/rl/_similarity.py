@@ -1,26 +1,26 @@
-"""How alike two references are: by what they compute, whatever their names and sizes.
+"""Similarity of two references by the operators that they apply, independent of names and sizes.
 
 A file is read as a syntax tree (nothing is run) and reduced to features:
 
 - Left out are imports, docstrings, annotations, ``get_inputs``, ``get_init_inputs``, settings at module level, names of
   variables, classes, functions and keywords, and the values of numbers.
 - Kept are the names of what torch offers, spelled one way (``self.act(x)`` after ``self.act = nn.ReLU()``,
-  ``F.relu(x)`` and ``torch.relu(x)`` are ``relu``; ``a @ b`` is ``matmul``), words and truth values that choose an
-  algorithm, and which of them is applied to what.
+  ``F.relu(x)`` and ``torch.relu(x)`` are ``relu``; ``a @ b`` is ``matmul``), strings and booleans that choose an
+  algorithm, and which operator is applied to what.
 
 The similarity of two files is the smaller of two overlaps of multisets (intersection over union): of the operators, and
-of all pieces of the tree that are up to three levels deep. So files that differ in one operator are never the same
-however much of their frame they share, and neither are those that connect equal operators in other ways. A module and
-the function of its name are the same, and so are a method and a function.
+of all pieces of the tree up to three levels deep. So files that differ in one operator are never equal, however much
+boilerplate they share. Nor are files that connect the same operators differently. A module equals the function of its
+name, and a method equals the function.
 
-Measured over the 4,950 pairs of the built-in suite: median 0.00, 99th percentile 0.14, and 0.53 is the greatest of two
-that compute different things. Eleven pairs have 1.00: they are one operator in other sizes, dtypes, along another
-dimension, in training, or with its gradients (the matrix products; softmax; layer and batch norm; cross entropy; gemm
-with GELU). A problem with all its names, sizes and imports changed has 1.00 with itself. Of the 31,125 pairs of
-KernelBench's first three levels, 153 have 1.00 (its convolutions and products in several shapes), the next ones 0.85
-(one Mamba block with two ways to return) and 0.83 (VGG16 and VGG19); between both suites, nothing lies between 0.70 and
-1.00. So a threshold of 0.9 lies in a gap. What it cannot see: the same function by other operators (a softmax of
-exponentials and sums), or with code that does nothing added.
+Measured over the 4,950 pairs of the built-in suite: median 0.00, 99th percentile 0.14, and at most 0.53 for two that
+compute different things. Eleven pairs have 1.00: one operator in other sizes or dtypes, along another dimension, in
+training, or with its gradients (the matrix products; softmax; layer and batch norm; cross entropy; gemm with GELU). A
+problem with all its names, sizes and imports changed has 1.00 with itself. Of the 31,125 pairs of KernelBench's first
+three levels, 153 have 1.00 (convolutions and products in several shapes). The next have 0.85 (one Mamba block with two
+ways to return) and 0.83 (VGG16 and VGG19). Between the two suites, nothing lies between 0.70 and 1.00, so a threshold
+of 0.9 lies in a gap. Not recognised: the same function in other operators (a softmax of exponentials and sums), or with
+code added that does nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["Fingerprint", "fingerprint", "similarity"]
 _DEPTH = 3  # levels of a piece of the tree
 _NOT_THE_MODEL = frozenset({"get_inputs", "get_init_inputs"})
 _PACKAGES = frozenset({"torch", "math", "numpy", "einops"})
-_LAYOUT = frozenset({"keepdim", "inplace"})  # keywords that change where a result lies, and not what it is
-_STEPS = frozenset({"nn", "functional", "linalg", "special", "Tensor", "modules"})  # on the way to a name
+_LAYOUT = frozenset({"keepdim", "inplace"})  # keywords that change a result's shape or place, not its values
+_STEPS = frozenset({"nn", "functional", "linalg", "special", "Tensor", "modules"})  # steps of a qualified name
 _SAME = {"concat": "cat", "concatenate": "cat", "clip": "clamp", "bmm": "matmul", "mm": "matmul", "multiply": "mul"}
 _ARITHMETIC: Mapping[type[ast.operator], str] = {
     ast.Add: "add",
@@ -52,11 +52,11 @@ _LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.unaryop, 
 _VARIABLE = "name"
 _NUMBER = "number"
 _STEP = "step"
-_KEPT = 4096  # files of which is remembered what was read off them
+_KEPT = 4096  # fingerprints that are cached
 
 
 class Fingerprint(NamedTuple):
-    """What of a file is compared; ``text`` where it does not parse or has no operators."""
+    """The features of a file; ``text`` is compared instead if it does not parse or has no operators."""
 
     operators: Counter[str]
     pieces: Counter[str]
@@ -64,13 +64,13 @@ class Fingerprint(NamedTuple):
 
 
 def similarity(one: str, other: str) -> float:
-    """How alike the sources of two references are, from 0 to 1; 1 for those that differ in names and sizes alone."""
+    """The similarity of two references' sources, from 0 to 1; 1 if they differ only in names and sizes."""
     return _overlap(fingerprint(one), fingerprint(other))
 
 
 @functools.lru_cache(maxsize=_KEPT)
 def fingerprint(source: str) -> Fingerprint:
-    """What of a reference's source is compared."""
+    """The features of a reference's source."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -95,14 +95,14 @@ def _overlap(one: Fingerprint, other: Fingerprint) -> float:
 
 
 def _jaccard(one: Counter[str], other: Counter[str]) -> float:
-    """Of two multisets: size of what they share over size of all."""
+    """The size of the intersection of two multisets over the size of their union."""
     shared = sum((one & other).values())
     every = one.total() + other.total() - shared
     return shared / every if every else 1.0
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """What the names that a file imports stand for, as far as they are of packages that compute."""
+    """The qualified names behind a file's imported names, for packages that compute."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _computing(tree: ast.Module) -> Iterator[ast.AST]:
-    """Statements of functions and methods, each without those inside of it, and bare expressions' values."""
+    """The statements in functions and methods, nested ones separately, without those that compute nothing."""
     waiting: list[ast.AST] = [
         node
         for node in tree.body
@@ -148,16 +148,16 @@ class _Reader:
 
     def __init__(self, imported: Mapping[str, str]) -> None:
         self._imported = imported
-        self._modules: dict[str, str] = {}  # attributes of self that hold a module of torch: its operator
+        self._modules: dict[str, str] = {}  # the operator of each attribute of self that holds a torch module
 
     def without_modules(self, statements: list[ast.AST]) -> list[ast.AST]:
-        """The statements but for those that only make a module of one operator, which counts where it is called."""
+        """The statements without those that only create a module of one operator. It counts where it is called."""
         found = {number: self._module(statement) for number, statement in enumerate(statements)}
         self._modules = dict(filter(None, found.values()))
         return [statement for number, statement in enumerate(statements) if found[number] is None]
 
     def _module(self, node: ast.AST) -> tuple[str, str] | None:
-        """The attribute and the operator of ``self.act = nn.ReLU()``."""
+        """The attribute and the operator of ``self.act = nn.ReLU()``; None for other statements."""
         if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Call)):
             return None
         target, operators = node.targets[0], [*self.operators(node.value)]
@@ -167,7 +167,7 @@ class _Reader:
         return None
 
     def operators(self, node: ast.AST) -> Iterator[str]:
-        """The operators that a statement applies or makes modules of, one for each place."""
+        """The operators that a statement applies or creates modules of, once for each occurrence."""
         for part in _own(node):
             name = self._operator(part)
             if name:
@@ -190,7 +190,7 @@ class _Reader:
         return ""
 
     def _known_name(self, node: ast.expr) -> str:
-        """What a name or an attribute is called, where that is not for the file's author to choose."""
+        """The normalised spelling of a name or an attribute; empty if the file's author chose it."""
         if isinstance(node, ast.Name):
             last = self._imported.get(node.id, "").rpartition(".")
             return _spelled(last[2]) if last[0] and last[2] not in _STEPS else ""
@@ -201,7 +201,7 @@ class _Reader:
         return "" if self._is_package(node) else _spelled(node.attr)
 
     def _is_package(self, node: ast.Attribute) -> bool:
-        """Whether it is a step on the way to a name: the ``nn.functional`` of ``torch.nn.functional.relu``."""
+        """Whether an attribute is only a package, such as the ``nn.functional`` of ``torch.nn.functional.relu``."""
         return node.attr in _STEPS and self._begins_imported(node)
 
     def _begins_imported(self, node: ast.expr) -> bool:
@@ -233,7 +233,7 @@ class _Reader:
         written = [self._written(part, depth - 1) for part in inner]
         if isinstance(
             node, ast.Call | ast.BinOp
-        ):  # the sizes and variables that it is given say little, and modules have them
+        ):  # arguments that are sizes or variables say little, and modules keep them elsewhere
             written = [text for text in written if text not in (_VARIABLE, _NUMBER)]
         return f"{label}({','.join(written)})"
 
@@ -254,7 +254,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _parts(node: ast.AST) -> list[ast.AST]:
-    """What a node is made of, but for statements inside of it, annotations, and what says load or store."""
+    """A node's children without nested statements, annotations, load and store contexts, and operator signs."""
     if isinstance(node, ast.AnnAssign):
         return [part for part in (node.target, node.value) if part is not None]
     if isinstance(node, ast.Attribute):
@@ -264,7 +264,7 @@ def _parts(node: ast.AST) -> list[ast.AST]:
 
 
 def _unsigned(node: ast.AST) -> ast.AST:
-    """The number of a negative one; anything else as it is."""
+    """The constant under a minus sign; any other node as it is."""
     negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     return node.operand if negative and isinstance(node.operand, ast.Constant) else node  # type: ignore[attr-defined]
 

@@ -1,6 +1,6 @@
-"""Models that are built from nothing: a policy over schedules, and a writer of bytes. Both run on a CPU.
+"""Small untrained models: a policy over schedules, and a writer of bytes. Both run on a CPU.
 
-torch and transformers are imported when a model is wanted.
+torch and transformers are imported only when a model is made.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kernelwright.errors import MissingToolError
 from kernelwright.records import KnobValue
 
 HIDDEN: Final = 64
-POSITIONS: Final = 128  # words of a problem and its schedule
+POSITIONS: Final = 128  # most words of a problem and its schedule
 _POWERS: Final = {"nodes": 8, "bytes": 34, "intensity": 12}
-_HALVES: Final = {"rows": 48, "columns": 40}  # of powers of two
+_HALVES: Final = {"rows": 48, "columns": 40}  # in half powers of two
 _BYTE_POSITIONS: Final = 4096
 _CHAT: Final = (
     "{% for m in messages %}<bos>{{ m['role'] }}:{{ m['content'] }}<eos>{% endfor %}"
@@ -26,7 +26,7 @@ _CHAT: Final = (
 
 
 def require_training() -> None:
-    """MissingToolError unless the packages that training needs are here."""
+    """Raise MissingToolError if packages that training needs are missing."""
     import importlib.util
 
     missing = [name for name in ("trl", "transformers", "peft", "datasets") if importlib.util.find_spec(name) is None]
@@ -37,7 +37,7 @@ def require_training() -> None:
 
 
 def choices_of(spaces: Iterable[Mapping[str, Sequence[KnobValue]]]) -> dict[str, list[KnobValue]]:
-    """Every choice that some space has, with all of its values, as they first come."""
+    """Every choice of the spaces with all its values, in the order in which they first occur."""
     found: dict[str, list[KnobValue]] = {}
     for space in spaces:
         for choice, values in space.items():
@@ -84,11 +84,11 @@ def schedule_model(vocabulary: Sequence[str], hidden: int = HIDDEN) -> tuple[Any
 
 
 def legal_model(folder: Path) -> Any:
-    """A saved policy that gives no probability to what would be no legal schedule, and leans to the default.
+    """A saved policy that gives probability to legal schedules alone, and leans to the default.
 
     The k-th word after the last word of a problem answers its k-th choice, and after the last choice comes the end. So
-    a policy has no grammar to learn, and whatever is asked of its entropy is asked of legal schedules alone. A policy
-    that was taught the grammar first, on schedules drawn at random, had learned by that to heed no problem's words.
+    a policy has no grammar to learn, and its entropy is that of legal schedules alone. A policy that was first taught
+    the grammar, on random schedules, had learned from that to ignore the words of problems.
     """
     import torch
     from transformers import LlamaForCausalLM
@@ -98,7 +98,7 @@ def legal_model(folder: Path) -> Any:
     leaning = torch.tensor([card.lean * (word in card.defaults) for word in vocabulary])
     go, end = vocabulary.index(GO), vocabulary.index(END)
     asks = torch.tensor([word.startswith("?") for word in vocabulary])
-    answers = torch.zeros(len(vocabulary), len(vocabulary), dtype=torch.bool)  # by the word that asks
+    answers = torch.zeros(len(vocabulary), len(vocabulary), dtype=torch.bool)  # (word that asks, answer)
     for place, word in enumerate(vocabulary):
         if word.startswith("?"):
             answers[place] = torch.tensor([one.startswith(f"{word[1:]}=") for one in vocabulary])
@@ -112,13 +112,13 @@ def legal_model(folder: Path) -> Any:
 
         @staticmethod
         def _legal(ids: Any) -> Any:
-            """(rows, words, vocabulary): what may come after each word."""
+            """A mask of shape (rows, words, vocabulary): the words that may follow each word."""
             asked = asks[ids]
             count = asked.sum(1)
             order = torch.argsort((~asked).to(torch.int8), dim=1, stable=True)
-            queries = torch.gather(ids, 1, order)  # of each row, the words that ask come first, in their order
+            queries = torch.gather(ids, 1, order)  # in each row, the words that ask come first, in order
             began = torch.cumsum((ids == go).long(), dim=1)
-            done = torch.cumsum(began, dim=1) - 1  # words written after the last of the problem
+            done = torch.cumsum(began, dim=1) - 1  # words written after the last word of the problem
             next_one = torch.gather(queries, 1, done.clamp(0, ids.shape[1] - 1))
             legal = answers[next_one].clone()
             over = done >= count[:, None]
@@ -128,16 +128,16 @@ def legal_model(folder: Path) -> Any:
             return legal
 
     model = LegalPolicy.from_pretrained(folder, dtype=torch.float32)
-    model.generation_config.use_cache = False  # what is legal depends on all words
+    model.generation_config.use_cache = False  # the mask depends on all words
     model.config.use_cache = False
     return model
 
 
 def save_policy(folder: Path, model: Any, card: PolicyCard) -> None:
-    """Write a policy as :class:`kernelwright.agents.PolicyModel` reads it."""
+    """Save a policy in the form that :class:`kernelwright.agents.PolicyModel` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)  # greedy or drawn: whoever asks decides
+    (folder / "generation_config.json").unlink(missing_ok=True)  # greedy or sampled: the caller decides
     (folder / CARD).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A training from its plan to its result: begun or gone on with, measured before and after, never begun twice."""
+"""Runs a training from its plan to its result: begins or resumes it, and measures before and after."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ SINGLE: Final = "single.json"
 
 
 class TrainResult(Record):
-    """What a training came to.
+    """The result of a training.
 
     Attributes:
-        folder: where everything of it is.
-        model: the folder of what was trained: a policy, or a model.
-        finished: whether it came to its end; else it can be gone on with.
-        seconds: of training, the measuring before and after it not counted.
-        steps: batches that it learned from.
-        verdicts: of the referee, each kernel once.
-        first, last: the mean reward (or loss, of imitation) over the first pass through the problems and over the last.
-        single: the best single schedule of the training problems, as far as it differs from the default.
-        over: of a schedule policy, on what was held out: how many times as fast its kernels are as those of others.
-        held_out_before, held_out_after: of a writer of kernels, on what was held out: mean reward, or loss.
+        folder: folder of all files of the training.
+        model: folder of the trained policy or model.
+        finished: whether the training came to its end; otherwise it can be resumed.
+        seconds: time of training, without the measurements before and after it.
+        steps: number of batches that it learned from.
+        verdicts: number of verdicts of the referee, each kernel once.
+        first, last: mean reward (loss for imitation) at the beginning and at the end; of a schedule policy, the mean
+            over all problems.
+        single: best single schedule for the training problems; empty if that is the default.
+        over: for a schedule policy, how many times as fast its kernels for held-out problems are as those of others.
+        held_out_before, held_out_after: for a writer of kernels, mean reward or loss on held-out problems.
     """
 
     method: str
@@ -63,15 +64,15 @@ class TrainResult(Record):
 
 
 def begin(plan: TrainPlan, folder: Path) -> None:
-    """Make the folder of a training.
+    """Create the folder of a training.
 
     Raises:
-        UsageError: a training was begun there.
+        UsageError: the folder holds a training already.
     """
     if (folder / PLAN).exists():
         raise UsageError(
             f"{folder} holds a training already",
-            hint=f"go on with it: kernelwright rl train --resume {folder}; or choose another --output",
+            hint=f"resume it: kernelwright rl train --resume {folder}; or choose another --output",
         )
     plan.save(folder)
 
@@ -85,17 +86,17 @@ def run_training(
     stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> TrainResult:
-    """Go through with the training in a folder, from where it was left.
+    """Run the training in a folder, from where it stopped.
 
     Args:
-        open_scorer: opens what scores kernels; a schedule policy needs a scorer whose referee is here. None for
-            imitation.
-        open_measurer: opens what measures a policy on held-out problems, with settings of its own; by default the same.
-        stop: asked after each step whether to end; what was reached is kept.
+        open_scorer: opens the scorer of kernels; a schedule policy needs one with a local referee. None for imitation.
+        open_measurer: opens the scorer that measures a policy on held-out problems, with settings of its own; by
+            default the same.
+        stop: called after each step; whether to end. The progress is kept.
 
     Raises:
         MissingToolError: packages that training needs are missing.
-        UsageError: the plan asks for what cannot be.
+        UsageError: the plan cannot be carried out.
     """
     require_training()
     quiet_environment()
@@ -232,9 +233,9 @@ def _imitation(course: Course) -> TrainResult:
 
 
 def smoothed_rewards(rows: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> list[tuple[int, float]]:
-    """A training's curve: verdicts so far, and the mean over problems of the latest mean reward of each.
+    """The curve of a training: verdicts so far, and the mean over problems of the latest mean reward of each.
 
-    It begins where every problem has been met, so that no problem's level is taken for progress.
+    It begins once every problem has been met, so that differences between problems do not look like progress.
     """
     latest: dict[str, float] = {}
     curve = []
@@ -246,7 +247,7 @@ def smoothed_rewards(rows: Sequence[Mapping[str, Any]], problems: Sequence[str])
 
 
 def draw_curve(course: Course) -> None:
-    """Plot a policy's mean reward over the verdicts that it was told."""
+    """Plot a policy's mean reward over the number of verdicts."""
     from kernelwright.plots import curves_svg
 
     curve = smoothed_rewards(course.progress.rows, course.plan.problems)
@@ -256,7 +257,7 @@ def draw_curve(course: Course) -> None:
 
 
 def _kept(path: Path, work: Callable[[], dict[str, KnobValue]]) -> dict[str, KnobValue]:
-    """What a file keeps of some work, so that it is done once."""
+    """The result of some work, kept in a file so that the work is done once."""
     if not path.exists():
         write_whole(path, json.dumps(work(), indent=1) + "\n")
     found: dict[str, KnobValue] = json.loads(path.read_text(encoding="utf-8"))

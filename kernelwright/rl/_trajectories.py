@@ -1,4 +1,4 @@
-"""Whole runs as rows: what was tried on a problem in a run, in order, and what each attempt earned."""
+"""Whole runs as rows: the attempts on a problem in a run, in order, with their rewards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trajectories(store: Store, evidence: Evidence, allowed: Callable[[str], bool
     """A row for each run and language in which the problem was tried, oldest run first.
 
     Args:
-        allowed: whether a prompt may be given away; the others are left out.
+        allowed: whether a prompt may be published. Other prompts and their replies are left empty.
     """
     runs: dict[tuple[str, str], list[StoredEvaluation]] = {}
     for entry in evidence.entries:
@@ -58,7 +58,7 @@ class _Reader:
         self._calls = _calls(store, run_id, problem)
 
     def step(self, number: int, entry: StoredEvaluation) -> Row:
-        """One evaluation."""
+        """The step of one evaluation."""
         candidate, verdict = entry.candidate, entry.verdict
         eager, compiled = verdict.speedup("eager"), verdict.speedup("compile")
         withdrawn = entry.quarantined is not None
@@ -91,7 +91,7 @@ class _Reader:
         }
 
     def _texts(self, entry: StoredEvaluation) -> tuple[str, str]:
-        """What the model was asked that wrote the kernel, and what it replied; empty where none was."""
+        """The prompt and the reply of the call that wrote the kernel; empty if none did, or it may not be published."""
         call = self._calls.get(str(entry.action.get("call") or ""))
         if call is None:
             return "", ""
@@ -102,14 +102,14 @@ class _Reader:
 
 
 def _mode(entry: StoredEvaluation) -> str:
-    """What was asked of the Coder; ``confirm`` where a kernel was only measured again."""
+    """The task of the Coder; ``confirm`` if a kernel was only measured again."""
     asked = str(entry.action.get("mode") or "")
     again = entry.verdict.failed_stage == "confirm" or (entry.verdict.timing and entry.verdict.timing.confirmed)
     return asked or ("confirm" if again else entry.candidate.operator)
 
 
 def _advice(store: Store, run_id: str, problem: str) -> Mapping[str, str]:
-    """What the Judge said in a run, by the evaluation that it is about, as JSON."""
+    """The Judge's advice in a run as JSON, by the id of the evaluation that it is about."""
     rows = store.query(
         "SELECT notes.evaluation_id, notes.mode, bottleneck, method, plan, expected FROM notes "
         "JOIN evaluations ON evaluations.id = notes.evaluation_id "

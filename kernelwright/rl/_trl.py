@@ -1,4 +1,4 @@
-"""What every training on TRL has in common: how it ends, what it leaves behind, how it is gone on with."""
+"""The common parts of all trainings with TRL: time limit, checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Course(NamedTuple):
     """A training under way.
 
     Attributes:
-        folder: where everything of it is kept.
-        progress: its rows.
-        tell: told each step of it in a line.
-        stop: whether somebody asked for an end.
-        clock: seconds since whenever.
+        folder: folder of all files of the training.
+        progress: rows of the training so far.
+        tell: called with a line on each step.
+        stop: whether the training was asked to stop.
+        clock: monotonic seconds.
     """
 
     plan: TrainPlan
@@ -33,7 +33,7 @@ class Course(NamedTuple):
 
 
 class Watch:
-    """How long a training has gone on, earlier processes included, and whether it is to end."""
+    """Tells how long a training has taken, earlier processes included, and whether it must end."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -42,17 +42,17 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Of training so far."""
+        """Seconds of training so far."""
         return self._before + self._course.clock() - self._began
 
     def over(self) -> bool:
-        """Whether its minutes are used up, or somebody asked for an end."""
+        """Whether the time limit is reached, or the training was asked to stop."""
         minutes = self._course.plan.minutes
         return self._course.stop() or (minutes is not None and self.seconds >= 60.0 * minutes)
 
 
 def quiet_environment() -> None:
-    """Nothing is fetched from anywhere, nothing is drawn on the terminal, tokenizers start no threads of their own."""
+    """Make libraries fetch nothing and draw nothing on the terminal, and tokenizers start no threads."""
     # TRL 1.16 sets ``gradient_checkpointing`` by itself, which transformers 5.23 and later warn about
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
     os.environ |= {
@@ -70,7 +70,7 @@ def quiet_environment() -> None:
 
 
 def common_arguments(course: Course) -> dict[str, Any]:
-    """Arguments of every trainer: where checkpoints go, and that nothing is reported to anybody."""
+    """The arguments that all trainers share. Nothing is reported to external services."""
     import torch
 
     plan = course.plan
@@ -117,7 +117,7 @@ def ending(course: Course, watch: Watch, on_log: Callable[[int, dict[str, float]
 
 
 def train(course: Course, trainer: Any) -> None:
-    """Train to the end, from the last whole checkpoint where there is one; the last step has one too."""
+    """Train to the end, from the last complete checkpoint if there is one. The last step has one too."""
     found = last_checkpoint(course.folder)
     if found is None:
         course.progress.cut(-1)

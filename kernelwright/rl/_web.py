@@ -1,4 +1,4 @@
-"""The reward server's web side: who may ask, what a request may be, and how a reply is waited for."""
+"""The HTTP side of the reward server: access control, request checks, and waiting for replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Asked = TypeVar("Asked", bound=BaseModel)
 
 
 class Refused(Exception):
-    """A request that is not served."""
+    """A request is refused."""
 
     def __init__(self, answer: Answer, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(answer.status)
@@ -47,29 +47,29 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask.
+    """Decides which requests are allowed.
 
     Attributes:
-        tokens: secrets by the names of their holders. Without any, only loopback's own host names are answered to, so
-            that no web page can reach the server by a name of its own.
-        max_body_bytes: of a request.
+        tokens: secrets by the names of their holders. Without tokens, only requests to a loopback host name are
+            answered, so that no web page can reach the server by a host name of its own.
+        max_body_bytes: most bytes of a request.
     """
 
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_body_bytes: int = MOST_BODY_BYTES
 
     def client(self, request: Request) -> str:
-        """Who asks, as the queue's turns count it; raises Refused for strangers."""
+        """The client's name, by which the queue takes turns. Raise Refused if the client has no access."""
         holder = self._holder(request)
         if holder and len(self.tokens) > 1:
             return holder
         given = request.headers.get(CLIENT_HEADER, "")
         if given and not _CLIENT.fullmatch(given):
-            raise Refused(refusal(400, f"{CLIENT_HEADER} has characters that no client's name has"))
+            raise Refused(refusal(400, f"{CLIENT_HEADER} may have 1 to 64 letters, digits and ._-"))
         return given or (request.client.host if request.client else "unknown")
 
     def knows(self, request: Request) -> bool:
-        """Whether whoever asks may be told more than that the server is there."""
+        """Whether the client has access, and may see more than that the server is up."""
         try:
             self._holder(request)
         except Refused:
@@ -85,7 +85,7 @@ class Access:
             return ""
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         given = secret.strip().encode() if kind.lower() == "bearer" else b""
-        # All are compared, each in constant time: how long it takes tells nothing of any.
+        # Compare all tokens, each in constant time, so that the response time reveals nothing about them.
         same = [name for name, token in self.tokens.items() if hmac.compare_digest(token.encode(), given)]
         if not same:
             says = {"WWW-Authenticate": "Bearer"}
@@ -144,7 +144,7 @@ def create_app(service: Service, access: Access) -> FastAPI:
 
 
 async def _body(request: Request, access: Access, kind: type[Asked]) -> Asked:
-    """What a request asks for."""
+    """The parsed body of a request."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(refusal(415, "send JSON, as application/json"))
     text = bytearray()
@@ -183,7 +183,7 @@ async def _queued(service: Service, job: Job, wait_s: float) -> Response:
 
 
 async def _awaited(job: Job, wait_s: float) -> Response:
-    """A job's answer, or how it stands once the time is over."""
+    """A job's answer, or its state if it is not done in time."""
     try:
         if not job.done.done():
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(job.done)), wait_s)
@@ -195,7 +195,7 @@ async def _awaited(job: Job, wait_s: float) -> Response:
 
 
 def _seconds(text: str) -> float:
-    """Seconds to wait, of a query; none where it is no number."""
+    """The seconds to wait that a query asks for; 0 if it is not a number."""
     return min(float(text), MOST_WAIT_S) if re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text) else 0.0
 
 

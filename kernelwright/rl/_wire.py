@@ -1,4 +1,4 @@
-"""What travels between a reward server and its clients: closed records with bounds, as JSON."""
+"""The messages between a reward server and its clients: closed records with bounds, sent as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelwright.rl._completions import MOST_COMPLETION_CHARACTERS
 from kernelwright.rl._env import EpisodeScore, Observation, StepOutcome
 from kernelwright.rl._scoring import Scored, ScoreRequest
 
-MOST_REQUESTS: Final = 256  # of one job
+MOST_REQUESTS: Final = 256  # in one job
 MOST_BODY_BYTES: Final = 16 * 2**20
 MOST_WAIT_S: Final = 60.0
 MOST_TURNS: Final = 64
@@ -21,13 +21,13 @@ CLIENT_HEADER: Final = "x-kernelwright-client"
 
 
 class Wire(Record):
-    """Base of what travels: closed, strictly typed, and without numbers that are none."""
+    """Base of all messages: closed, strictly typed, and without NaN and infinities."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class ScoreJob(Wire):
-    """Kernels to score. ``job``: a name of the client's own; ``wait_s``: how long the reply may take to have them."""
+    """Kernels to score. ``job``: a name that the client chooses; ``wait_s``: how long the reply may wait for scores."""
 
     job: str = Field(pattern=NAME_PATTERN)
     requests: tuple[ScoreRequest, ...] = Field(min_length=1, max_length=MOST_REQUESTS)
@@ -53,7 +53,7 @@ class StepJob(Wire):
 
 
 class Results(Wire):
-    """The reply to a job of scores that is done."""
+    """The reply to a score job that is done."""
 
     job: str
     state: Literal["done"] = "done"
@@ -86,7 +86,7 @@ class Pending(Wire):
 
 
 class Refusal(Wire):
-    """Why something is not done, and what to do about it."""
+    """Why a request is refused, and what to do about it."""
 
     detail: str = Field(max_length=4_000)
     hint: str = Field(default="", max_length=4_000)

@@ -1,4 +1,4 @@
-"""Files of rows, written one row at a time, and folders that are there whole or not at all."""
+"""Files of rows, written one row at a time, and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class ExportedFile(Record):
-    """A file of an export; ``rows`` is None for those that hold none."""
+    """A file of an export; ``rows`` is None for files without rows."""
 
     path: str
     sha256: str
@@ -83,7 +83,7 @@ _WRITERS: dict[Format, type[_JsonLines] | type[_Parquet]] = {"jsonl": _JsonLines
 class RowFiles:
     """The files of all kinds and splits below a folder: ``sft-train.parquet`` and so on.
 
-    A context, in which they are open.
+    A context manager that keeps the files open.
     """
 
     def __init__(self, folder: Path, kinds: Sequence[Kind], splits: Sequence[str], formats: Sequence[Format]) -> None:
@@ -113,7 +113,7 @@ class RowFiles:
         self.counts[kind, split] += 1
 
     def files(self) -> list[ExportedFile]:
-        """What was written, once it is closed."""
+        """The written files, once they are closed."""
         return [
             described(self._folder, f"{kind}-{split}.{form}", kind=kind, split=split, rows=rows)
             for (kind, split), rows in self.counts.items()
@@ -145,13 +145,13 @@ def check_tools() -> Any:
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """A place to write to, which becomes ``folder`` at the end; nothing is left of it where an error comes first.
+    """Yield a temporary folder that becomes ``folder`` at the end. After an error nothing is left of it.
 
     Raises:
-        UsageError: the folder is there and holds something, or cannot be written.
+        UsageError: the folder exists and is not empty, or cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already, and is no empty folder", hint="choose another --out")
+        raise UsageError(f"{folder} exists already, and is not an empty folder", hint="choose another --out")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -168,7 +168,7 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
 
 def _clean(value: Any) -> Any:
-    """The same where every text can be UTF-8, since models write halves of characters, and every number is finite."""
+    """The value with all text valid UTF-8 (models write halves of characters) and None for NaN and infinities."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""What an attempt at a kernel earns: by the formulas that were published, and by ours. Pure functions, no state.
+"""Rewards for attempts at a kernel: the published formulas, and our own. Pure functions, no state.
 
-A formula sees an :class:`Attempt`: what some evaluator says of a kernel. From our referee it comes by
-:meth:`Attempt.of`; what a naive evaluator would have said can be written down as one too, which is how formulas are
-compared on kernels that cheat.
+A formula takes an :class:`Attempt`, an evaluator's result for one kernel. :meth:`Attempt.of` makes one from a verdict
+of our referee. A naive evaluator's result can be written as an attempt too; that is how formulas are compared on
+kernels that cheat.
 
 =================  =======================================================================================
 ``auto_triton``    S. Li et al., "AutoTriton", 2025, https://arxiv.org/abs/2507.05687
@@ -14,7 +14,7 @@ compared on kernels that cheat.
 ``cuda_agent``     W. Dai et al., "CUDA Agent", 2026, https://arxiv.org/abs/2602.24286
 =================  =======================================================================================
 
-Where a publication leaves a number open, the docstring says which one was chosen here.
+Where a publication leaves a number open, the docstring names the one chosen here.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from typing import Final
 
 from kernelwright.records import Candidate, Verdict
 
-RIGHT: Final = 0.1  # what a right kernel earns by our formula, however slow it is
-DISCOUNT: Final = 0.4  # Kevin's, for each turn
-_MOST: Final = 1e6  # times as fast in a single run: beyond it no time was measured
+RIGHT: Final = 0.1  # our reward for a right kernel, however slow
+DISCOUNT: Final = 0.4  # Kevin's discount per turn
+_MOST: Final = 1e6  # largest speedup of a single run that counts as measured
 _BASELINES: Final = ("eager", "compile")
 
-Runs = Sequence[tuple[float, float]]  # of each run: time of the reference, time of the kernel, in any one unit
+Runs = Sequence[tuple[float, float]]  # (reference time, kernel time) of each run, in any common unit
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What an evaluator says of one kernel.
+    """An evaluator's result for one kernel.
 
     Attributes:
-        correct: whether it is right.
-        emulated: whether it is for a device of another kind than the one that checked it, and was never run on its own.
-        speedup: over eager PyTorch: its time over the kernel's. None where nothing was timed.
-        over_compile: the same over torch.compile.
-        surely: the lower end of the 95% interval of the speedup over the better of both, less what the machine's noise
-            may make of equal kernels; None where nothing was timed. Only our referee says it.
-        own_share: of its time, the share that it spends in kernels of its own, in [0, 1]; None where it is not known.
-        uses_own_kernel: whether it has a kernel in the language that it was asked for, and runs it.
+        correct: whether the kernel is right.
+        emulated: whether it was checked on another kind of device than the one it is for, and never ran on its own.
+        speedup: time of eager PyTorch over the kernel's time. None if nothing was timed.
+        over_compile: time of torch.compile over the kernel's time. None if nothing was timed.
+        surely: the lower end of the 95% interval of the speedup over the better of the two baselines, divided by one
+            plus the machine's noise bound. None if nothing was timed. Only our referee gives it.
+        own_share: share of the kernel's time spent in kernels of its own, in [0, 1]; None if unknown.
+        uses_own_kernel: whether the candidate has a kernel in the requested language, and runs it.
         error: largest difference from the reference in higher precision, in the unit of the outputs.
-        length: characters of its source.
-        runs: single runs, of the reference and of it.
+        length: characters of the source.
+        runs: (reference time, kernel time) of single runs.
     """
 
     correct: bool
@@ -68,10 +68,10 @@ class Attempt:
 
     @classmethod
     def of(cls, verdict: Verdict, candidate: Candidate | None = None, runs: Runs = ()) -> Attempt:
-        """What our referee says. Only what passed and is eligible is correct; a library's kernel is not one's own.
+        """The attempt that a verdict of our referee describes.
 
-        The referee bounds errors in units of honest rounding, and an attempt that it passes has none that counts: its
-        ``error`` is 0.
+        Only a kernel that passed and is eligible is correct. A library's kernel is not an own kernel. The referee
+        bounds errors in units of honest rounding, so an attempt that passes has no error that counts: ``error`` is 0.
         """
         times = {name: verdict.speedup(name) for name in _BASELINES}
         medians = {name: found.median for name, found in times.items() if found is not None}
@@ -91,15 +91,15 @@ class Attempt:
 
 
 def kernelwright_reward(attempt: Attempt) -> float:
-    """Ours: 0 for what is not proved right, else 0.1 + max(0, log of the speedup that is sure).
+    """Our formula: 0 if the kernel is not proved right, else 0.1 + max(0, log(sure speedup)).
 
-    *Sure* is the lower end of the 95% interval of the speedup over the better of eager and torch.compile, divided by
-    one plus the machine's noise bound. So every right kernel earns more than every refused one; a cheat that is refused
-    earns nothing, and neither does noise: identical kernels get more than 0.1 as rarely as an interval is wrong, and
-    then by as little as it is. A kernel twice as fast earns log 2 more, wherever it starts.
+    The *sure speedup* is the lower end of the 95% interval of the speedup over the better of eager and torch.compile,
+    divided by one plus the machine's noise bound. So every right kernel earns more than every refused one, and a
+    refused cheat earns nothing. Noise earns nothing either: a kernel identical to the baseline gets more than 0.1 only
+    if an interval is wrong, and then only by that error. Twice the sure speedup, above 1, earns log 2 more.
 
-    A kernel for a device that is not here earns nothing: what an interpreter finds right may be wrong, or do nothing,
-    where it is compiled, and some kernels can tell. Pay what is merely checked by another formula.
+    A kernel for a device that is not here earns nothing. A kernel that is right in an interpreter may be wrong, or do
+    nothing, once it is compiled, and some kernels can detect the interpreter. Another formula can pay for such kernels.
     """
     if not attempt.correct or attempt.emulated:
         return 0.0
@@ -108,11 +108,11 @@ def kernelwright_reward(attempt: Attempt) -> float:
 
 
 def log_speedup(attempt: Attempt) -> float:
-    """0 for what is not right, else 1 + log of the measured speedup over the better of eager and compile, 0.1 at least.
+    """0 if the kernel is not right, else 1 + log(measured speedup over the better of eager and compile), at least 0.1.
 
-    It pays what was measured, noise included, and slow kernels less than others: for policies that cannot cheat, since
-    they write no code but choose among schedules of the generator, and need to be told of small differences. Kernels
-    for a device that is not here earn nothing.
+    This formula pays the measured speedup, noise included, and pays slow kernels less. It is for policies that cannot
+    cheat because they choose among the generator's schedules and write no code. Such policies need to see small
+    differences. Kernels for a device that is not here earn nothing.
     """
     if not attempt.correct or attempt.emulated:
         return 0.0
@@ -123,19 +123,19 @@ def log_speedup(attempt: Attempt) -> float:
 
 
 def auto_triton(attempt: Attempt) -> float:
-    """1 where the tests pass and the rule holds, that it is a kernel in Triton and not PyTorch; else 0. No speed."""
+    """AutoTriton: 1 if the tests pass and Triton, not PyTorch, does the work, else 0. Speed does not count."""
     return float(attempt.correct and attempt.uses_own_kernel)
 
 
 def kevin(attempt: Attempt) -> float:
-    """A turn's score: 0.3 + T_baseline / T_kernel where it is right, else 0; 0 too where PyTorch computes it all."""
+    """Kevin: a turn scores 0.3 + T_baseline / T_kernel if it is right, else 0; also 0 if PyTorch does all the work."""
     if not (attempt.correct and attempt.uses_own_kernel):
         return 0.0
     return 0.3 + _speedup(attempt)
 
 
 def discounted(scores: Sequence[float], discount: float = DISCOUNT) -> list[float]:
-    """Kevin's return of each turn: R_t = sum over i >= t of discount^(i-t) * S_i. As many as there are scores."""
+    """Kevin's return of each turn, one for each score: R_t = sum over i >= t of discount^(i-t) * S_i."""
     returns: list[float] = []
     after = 0.0
     for score in reversed(scores):
@@ -147,9 +147,9 @@ def discounted(scores: Sequence[float], discount: float = DISCOUNT) -> list[floa
 def cuda_l1(attempt: Attempt, *, buckets: int = 7, most_variance: float = 0.005) -> float | None:
     """CUDA-L1's score before smoothing: the median of the mean speedups of ``buckets`` parts of the runs, rounded.
 
-    0 for what is not right. None, no score at all, where the means of the buckets vary by more than ``most_variance``
-    (a number from a re-implementation), or where there are fewer runs than buckets. Then smooth by :func:`smoothed`,
-    and measure anew what is :func:`surprising`.
+    0 if the kernel is not right. None (no score) if the variance of the bucket means exceeds ``most_variance`` (a
+    number from a re-implementation), or if there are fewer runs than buckets. Next, smooth the scores with
+    :func:`smoothed`, and measure those that are :func:`surprising` again.
     """
     if not attempt.correct:
         return 0.0
@@ -173,9 +173,9 @@ def conservative(speedup: float) -> float:
 
 
 def smoothed(scores: Sequence[float], limit: float = 1.5) -> list[float]:
-    """CUDA-L1's rewards of a group: scores in standard deviations from their mean, cut off at ``limit`` either way.
+    """CUDA-L1's rewards of a group: scores in standard deviations from their mean, clipped at ``limit`` either way.
 
-    All zero where all are equal. The publication's limit is not known for certain; 1.5 is the one chosen here.
+    All zero if the scores are equal. The publication's limit is not known for certain; 1.5 is chosen here.
     """
     if not scores:
         return []
@@ -186,9 +186,9 @@ def smoothed(scores: Sequence[float], limit: float = 1.5) -> list[float]:
 
 
 def surprising(score: float, record: float | None, again: float | None = None) -> bool:
-    """Whether CUDA-L1 believes a score only after it was measured on another device, and is not yet convinced.
+    """Whether CUDA-L1 still requires a second measurement of a score, on another device.
 
-    That is so above 3, and above twice the record so far; a second measurement convinces within a tenth of the first.
+    It does for scores above 3 or above twice the record so far, until a second one is within a tenth of the first.
     """
     if not (score > 3.0 or (record is not None and score > 2.0 * record)):
         return False
@@ -196,10 +196,10 @@ def surprising(score: float, record: float | None, again: float | None = None) -
 
 
 def cuda_l2(attempt: Attempt, *, error_weight: float = 1.0, length_weight: float = 1e-5) -> float:
-    """CUDA-L2: mean of T_ref / T over the runs, less the largest error and the code's length, each with a weight.
+    """CUDA-L2: mean of T_ref / T over the runs, minus the weighted largest error and the weighted length of the code.
 
-    0 for what is not right. The weights are not published; those here make an error of 0.01 and a thousand characters
-    cost as much as a hundredth of the reference's time each.
+    0 if the kernel is not right. The weights are not published. With those chosen here, an error of 0.01 costs 0.01,
+    and so do a thousand characters.
     """
     if not attempt.correct:
         return 0.0
@@ -209,10 +209,10 @@ def cuda_l2(attempt: Attempt, *, error_weight: float = 1.0, length_weight: float
 
 
 def dr_kernel(attempt: Attempt, *, decoy_penalty: float = -1.0) -> float:
-    """Dr. Kernel: 0.5 for being right, plus half the speedup (at most 3), plus half the own kernels' share of its time.
+    """Dr. Kernel: 0.5 for being right, plus half the speedup (at most 3), plus half the time share of own kernels.
 
-    A decoy, whose kernel does not run, gets ``decoy_penalty`` (the publication punishes it; the number is chosen here).
-    Everything else that is not right gets 0.
+    A decoy, whose kernel does not run, gets ``decoy_penalty``. The publication punishes decoys; the number is chosen
+    here. Any other attempt that is not right gets 0.
     """
     if not attempt.uses_own_kernel:
         return decoy_penalty
@@ -231,13 +231,13 @@ def cuda_agent(attempt: Attempt, *, margin: float = 0.05) -> float:
 
 
 def _ratios(attempt: Attempt) -> list[float]:
-    """Speedups of single runs; what no clock can have read is left out."""
+    """Speedups of single runs, without ratios that no clock can have measured."""
     ratios = (reference / kernel for reference, kernel in attempt.runs if kernel > 0)
     return [ratio for ratio in ratios if 1.0 / _MOST < ratio < _MOST]
 
 
 def _speedup(attempt: Attempt) -> float:
-    """The claimed speedup over eager; 0 where there is none."""
+    """The claimed speedup over eager; 0 if there is none."""
     found = attempt.speedup
     return found if found is not None and 0.0 < found < math.inf else 0.0
 
@@ -254,4 +254,4 @@ REWARDS: Final[Mapping[str, Callable[[Attempt], float | None]]] = MappingProxyTy
         "cuda-agent": cuda_agent,
     }
 )
-"""By the names that commands know them by."""
+"""The formulas by the names that commands use."""

@@ -1,7 +1,7 @@
-"""Runs untrusted programs under limits: bubblewrap by default, or containers; warm workers are forked from a process
-that knows torch.
+"""Runs untrusted programs under limits, in bubblewrap by default or in containers.
 
-The names load on first use, because this package is also imported inside every sandbox, where milliseconds count.
+Warm workers are forked from a process that has imported torch. The names load on first use: this package is also
+imported inside every sandbox, where milliseconds count.
 """
 
 from __future__ import annotations

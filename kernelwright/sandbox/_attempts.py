@@ -1,7 +1,7 @@
-"""The self-test's guest: tries to reach out of a sandbox and tells what it reached. Harmless where it succeeds.
+"""The self-test's guest: tries to break out of the sandbox and reports what it reached. A success does no harm.
 
-Runs inside, as an entry of a worker or as a file with its payload on standard input. Each attempt returns what it
-found; an empty string means that the sandbox held.
+It runs inside, as the entry of a worker or as a file with its payload on standard input. Each attempt returns what it
+reached; an empty string means that the sandbox held.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _kernel_settings(_: dict[str, Any]) -> str:
 
 
 def _environment(payload: dict[str, Any]) -> str:
-    """Look for the canary that a process outside carries in its environment."""
+    """Look for the secret that the canary process outside carries in its environment."""
     token = payload["token"].encode()
     for path in glob.glob("/proc/[0-9]*/environ"):
         with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -59,13 +59,13 @@ def _environment(payload: dict[str, Any]) -> str:
 
 
 def _secret_file(payload: dict[str, Any]) -> str:
-    """Look for the canary file at its place, and below every mount: the host's tree may hang anywhere."""
+    """Look for the canary file at its own path and below every mount: the host's tree may be mounted anywhere."""
     paths = [mount + payload["secret"] for mount in _mounts()]
     return ", ".join(path for path in paths if _opens(path, os.O_RDONLY))
 
 
 def _write_outside(payload: dict[str, Any]) -> str:
-    """Try the system's directories, and leave a mark in each of the host's that the trusted side will look at."""
+    """Try to write to system directories, and leave a mark in the host directories that the trusted side will check."""
     for directory in [mount + directory for mount in _mounts() for directory in payload["marked"]]:
         with contextlib.suppress(OSError):
             os.close(os.open(os.path.join(directory, payload["mark"]), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -107,7 +107,7 @@ def _other_processes(payload: dict[str, Any]) -> str:
 
 
 def _namespaces(payload: dict[str, Any]) -> str:
-    """The namespaces that the sandbox claims must differ from the trusted side's; no new ones can be made."""
+    """Check that the namespaces the sandbox claims differ from the trusted side's, and that no new ones can be made."""
     reached = [
         f"shares {name}"
         for name, identity in payload["namespaces"].items()
@@ -134,11 +134,11 @@ def _privileges(payload: dict[str, Any]) -> str:
 
 
 def _descriptors(payload: dict[str, Any]) -> str:
-    """Nothing but the standard streams and, in a worker, one socket may be open."""
+    """Check that only the standard streams and, in a worker, one socket are open."""
     sockets: list[str] = []
     others: list[str] = []
     for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):  # the listing's own is closed by now
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
             found = sockets if stat.S_ISSOCK(os.fstat(fd).st_mode) else others
             if fd > 2:
                 found.append(_link(f"/proc/self/fd/{fd}"))
@@ -146,7 +146,7 @@ def _descriptors(payload: dict[str, Any]) -> str:
 
 
 def _mounts() -> list[str]:
-    """The mount points in sight, without a slash at the end."""
+    """The visible mount points, without a trailing slash."""
     return sorted({line.split()[1].rstrip("/") for line in _read("/proc/self/mounts").splitlines()})
 
 

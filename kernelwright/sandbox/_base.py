@@ -1,4 +1,4 @@
-"""What all rungs share: the plan that a process confines itself by, and the three ways to run something."""
+"""The base class of all sandbox kinds ("rungs"): the plan by which a process confines itself, and three ways to run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _live: set[BaseSandbox] = set()
 
 @dataclass
 class Job:
-    """One process to start: what it runs and may use."""
+    """One process to start: its program and its resources."""
 
     kind: Literal["exec", "entry", "call"]
     limits: Limits
@@ -57,28 +57,28 @@ class Job:
 
     @property
     def preload(self) -> str:
-        """The module to import before the walls close: one of our own, but not of this room, which needs no torch."""
+        """The module to import before confinement: one of this package outside the sandbox, which needs no torch."""
         module = self.entry.partition(":")[0]
         ours = module.startswith("kernelwright.") and not module.startswith("kernelwright.sandbox.")
         return module if ours else ""
 
     @property
     def level(self) -> _seccomp.FilterLevel:
-        """Which seccomp filter it gets."""
+        """The level of its seccomp filter."""
         return "base" if self.kind == "exec" or self.limits.allow_exec else "contestant"
 
 
 class BaseSandbox(ABC):
-    """Common half of the sandboxes; a rung says how a process is launched and ended."""
+    """The common part of all sandboxes. Each subclass, a rung, defines how a process is launched and ended."""
 
     name: str
-    identity: str = ""  # what exactly passed a self-test, where one name stands for several programs
+    identity: str = ""  # the exact program that passed a self-test, where one name stands for several programs
     layers: tuple[str, ...]
     around: tuple[str, ...]  # the layers that do not depend on the job
-    namespaces: tuple[str, ...] = ()  # those of /proc/self/ns that differ inside
+    namespaces: tuple[str, ...] = ()  # the entries of /proc/self/ns that differ inside
     confines = True
     keeps_read = False  # whether guests may read past file modes
-    devices: tuple[str, ...] = ()  # files of accelerators, for those whose limits say so
+    devices: tuple[str, ...] = ()  # device files of accelerators, for jobs whose limits allow them
 
     def __init__(self, *, python_paths: Sequence[str], threads: int, groups: Cgroups, isolated: bool) -> None:
         self.python_paths = tuple(os.path.abspath(path) for path in python_paths)
@@ -92,7 +92,7 @@ class BaseSandbox(ABC):
         self._closed = False
         self._owner = os.getpid()
         self._isolated = isolated
-        self.cold_because = ""  # why there are no warm workers, where there can be none
+        self.cold_because = ""  # why warm workers are impossible; empty if they are possible
         self._zygote: Zygote | None = None
         self._zygote_lock = threading.RLock()
         _live.add(self)
@@ -130,7 +130,7 @@ class BaseSandbox(ABC):
         running = self._start(job)
         try:
             end = running.wait(None)
-        except BaseException:  # an interrupt of the user: not even then does a program go on alone
+        except BaseException:  # also on the user's interrupt, so that no program keeps running unattended
             running.kill()
             raise
         assert end is not None
@@ -227,22 +227,22 @@ class BaseSandbox(ABC):
 
     @abstractmethod
     def launch(self, job: Job, plan: dict[str, Any], control: socket.socket, group: Group | None) -> LaunchParts:
-        """Start the process that will receive the plan on the other end of ``control``, which it is given here."""
+        """Start the process and give it ``control``, the socket on which it will receive the plan."""
 
     @abstractmethod
     def complete(self, job: Job, plan: dict[str, Any]) -> int | None:
-        """Add the rung's own keys to the plan; returns the user id slot that it took."""
+        """Add the rung's own keys to the plan. Returns the user id slot that the rung acquired."""
 
     def zygote_for(self, job: Job) -> Zygote | None:
-        """The zygote that is to fork a job, started and tested on first use; None where the job has to start cold.
+        """The zygote to fork a job from, started and tested on first use; None if the job must start cold.
 
         Raises:
-            SandboxError: its workers can reach out. Nothing untrusted has run.
+            SandboxError: the zygote's workers can break out. Nothing untrusted has run.
         """
         return self._warmed() if job.warm else None
 
     def warm_up(self) -> None:
-        """Begin to start the zygote, and return. What is wrong with it is said when a worker is wanted."""
+        """Start the zygote in the background. Errors are raised later, when a worker is requested."""
 
         def start() -> None:
             with contextlib.suppress(SandboxError):
@@ -265,11 +265,11 @@ class BaseSandbox(ABC):
             return self._zygote
 
     def start_zygote(self) -> Zygote:
-        """A zygote whose workers this rung can confine. Raises :class:`SandboxError` where there can be none."""
+        """A zygote whose workers this rung can confine. Raises :class:`SandboxError` if none can be started."""
         return Zygote(self.environment(), isolated=self._isolated)
 
     def _test_zygote(self) -> None:
-        """Close the zygote again where this host cannot confine its workers, or they are not as confined as claimed."""
+        """Close the zygote if this host cannot confine its workers, or they are less confined than claimed."""
         if not self.confines:
             return
         try:
@@ -283,7 +283,7 @@ class BaseSandbox(ABC):
             self.cold_because = error.message
 
     def describe_all(self) -> tuple[str, ...]:
-        """The layers around a guest and those that it puts on itself."""
+        """The layers put around a guest, then those that it applies to itself."""
         abi = _landlock.abi()
         return (*self.around, *((f"landlock:abi{abi}",) if abi else ("no-landlock",)), "seccomp")
 
@@ -339,9 +339,9 @@ class BaseSandbox(ABC):
     def _plan(self, job: Job, group: Group | None) -> dict[str, Any]:
         limits = job.limits
         rlimits = {
-            "core": 1,  # 0 would still feed a core_pattern that is a pipe; 1 is the kernel's mark for "not even that"
+            "core": 1,  # 0 still pipes dumps to a core_pattern that is a program; 1 turns this off, too
             "cpu": limits.cpu_s,
-            # A sized tmpfs bounds files by itself; memory files, which outputs travel in, may be larger than it.
+            # A tmpfs with a size bounds its files itself. Memory files carry outputs and may be larger than the tmpfs.
             "fsize": limits.memory_bytes if self._isolated else limits.tmpfs_bytes,
             "memlock": 8 << 20,
             "msgqueue": 0,
@@ -368,7 +368,7 @@ class BaseSandbox(ABC):
 
 @dataclass
 class LaunchParts:
-    """What a rung hands back from :meth:`BaseSandbox.launch`; see :class:`Launch`."""
+    """The result of :meth:`BaseSandbox.launch`; see :class:`Launch`."""
 
     pipes: Pipes
     kill: Callable[[], None]
@@ -376,14 +376,14 @@ class LaunchParts:
     layers: tuple[str, ...]
     warm: bool = False
     guests: Callable[[], list[int]] | None = None  # None: the entry's process and its descendants
-    group: Group | None = None  # where the rung makes groups itself
-    files: Sequence[int] = ()  # memory files that the plan names; they go over with it and are closed here
+    group: Group | None = None  # set if the rung makes groups itself
+    files: Sequence[int] = ()  # memory files that the plan names; they are sent with the plan and closed here
     cleanup: list[Callable[[], None]] = field(default_factory=list)
 
 
 @contextlib.contextmanager
 def standard_streams(stdin: bytes) -> Any:
-    """Pipes for a process to print into: yields (stdin, stdout, stderr, Pipes) and closes the child's ends."""
+    """Standard streams of a new process: yields (stdin, stdout, stderr, Pipes) and closes the child's ends."""
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     err_read, err_write = os.pipe2(os.O_CLOEXEC)
     source = memory.product_memfd(stdin, "stdin") if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -397,7 +397,7 @@ def standard_streams(stdin: bytes) -> Any:
 
 
 def reaper(process: Process) -> Callable[[float], int | None]:
-    """How a process that is our child is waited for."""
+    """A function that waits for a child process: it returns the exit code, or None after ``timeout_s`` seconds."""
 
     def reap(timeout_s: float) -> int | None:
         try:
@@ -409,18 +409,18 @@ def reaper(process: Process) -> Callable[[float], int | None]:
 
 
 def entry_command(kind: str, control_fd: int) -> list[str]:
-    """The command line of the first program inside. What only execs skips site-packages: 10 ms instead of 40."""
+    """The command line of the first program inside. If it only execs, it skips site-packages: 10 ms instead of 40."""
     bare = ["-I", "-S"] if kind == "exec" else []
     return [sys.executable, *bare, "-B", ENTRY_FILE, str(control_fd)]
 
 
 def own_root_fences(job: Job, devices: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Landlock's rules where the guest has a file system of its own: all is readable, the writable places are few.
+    """Landlock rules for a guest that has a file system of its own: all of it is readable, few places are writable.
 
-    Of /dev only these: a terminal that a guest opens could send it the signal that wakes it up while it is stopped.
+    Of /dev only ``DEVICES`` and ``devices`` are writable: a terminal could wake a stopped guest with a signal.
     """
     mounted = [mount.target or mount.source for mount in job.mounts if mount.writable]
-    named = ["/proc"] if devices else []  # CUDA's driver does not start where its threads cannot be given names
+    named = ["/proc"] if devices else []  # CUDA's driver does not start if it cannot name its threads
     return {"read": ["/"], "write": [*WRITABLE, *DEVICES, *devices, *named, *mounted]}
 
 
@@ -456,7 +456,7 @@ def _exchange(
 
 
 def _ended(kind: str, end: Exit, limits: Limits) -> tuple[str, str]:
-    """What is said of a worker that ended before it answered, and what to do about it."""
+    """The message about a worker that ended before it answered, and a hint for the user."""
     if kind == "oom":
         return over_memory(limits.memory_bytes)
     detail = f"signal {end.signal}" if end.signal else f"status {end.returncode}"

@@ -1,8 +1,8 @@
-"""The default rung: bubblewrap, and for warm workers the zygote that builds the same walls itself.
+"""The default rung: bubblewrap. Warm workers come from the zygote, which builds the same confinement itself.
 
-Mode A (this process is root): no user namespace; the guest gets a user id of its own inside, and bubblewrap's process 1
-stays root's, out of its reach. Mode B (an ordinary user): a user namespace that forbids further ones. Root never uses
-mode B: a user namespace that root made maps to root outside, whose /proc/sys/kernel/core_pattern is then writable.
+Mode A (this process is root): no user namespace. The guest gets a user id of its own inside; bubblewrap's process 1
+still runs as root, so the guest cannot reach it. Mode B (an ordinary user): a user namespace that forbids further ones.
+Root never uses mode B: root's user namespace maps to root outside, which may write /proc/sys/kernel/core_pattern.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kernelwright.sandbox._nursery import Zygote
 from kernelwright.sandbox._view import WRITABLE, View, parents
 
 _INSIDE_UID: Final = 1000
-_MOST_WARM_FILES: Final = 8  # their descriptors travel in one message with those of the groups
+_MOST_WARM_FILES: Final = 8  # their descriptors and those of the groups are sent in one message
 _IDENTITY: Final = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
 
 
 class BwrapSandbox(BaseSandbox):
-    """Namespaces by bubblewrap; everything else by the guest's own first program (see ``_entry``)."""
+    """Namespaces made by bubblewrap. The first program inside does the rest of the confinement (see ``_entry``)."""
 
     name = "bwrap"
     namespaces = ("pid", "net", "ipc", "uts", "mnt")
@@ -113,7 +113,7 @@ class BwrapSandbox(BaseSandbox):
             lambda: _kill(process, info_read),
             reaper(process),
             self.around,
-            guests=lambda: _tasks.tree(process.pid)[2:],  # bubblewrap's outer half and its process 1 come first
+            guests=lambda: _tasks.tree(process.pid)[2:],  # without bubblewrap's outer process and its process 1
             cleanup=[lambda: os.close(info_read)],
         )
 
@@ -144,7 +144,7 @@ class BwrapSandbox(BaseSandbox):
 
 
 def _file_system(view: View, job: Job, file_fds: Mapping[str, int], devices: Sequence[str]) -> list[str]:
-    """Arguments that build the view, the writable places, ``/in`` and the mounts; none of them hides another."""
+    """Arguments that build the view, the writable places, ``/in`` and the mounts. None of them hides another."""
     size = str(job.limits.tmpfs_bytes)
     arguments: list[str] = ["--proc", "/proc", "--dev", "/dev"]
     for device in devices:
@@ -168,7 +168,7 @@ def _file_system(view: View, job: Job, file_fds: Mapping[str, int], devices: Seq
 
 
 def _kill(process: _spawn.Process, info_fd: int) -> None:
-    """End process 1 of the sandbox, and with it all of its namespace; bubblewrap's outer half then ends by itself."""
+    """Kill process 1 of the sandbox, which ends its whole namespace. Bubblewrap's outer process then ends by itself."""
     if process.poll() is not None:
         return
     text = os.read(info_fd, 4096)

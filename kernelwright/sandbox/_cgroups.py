@@ -1,8 +1,8 @@
 """Control groups, versions 1 and 2 and the hybrid of both: limits, the freezer, and killing without leftovers.
 
-A sandbox's group lies below this process's own (version 1) or beside it (version 2, where processes live in leaves
-only), so the limits that already bind this process bind its sandboxes too. Names carry the owner's process id and start
-time; groups of dead owners are removed by the next one that looks.
+A sandbox's group lies below this process's own (version 1) or beside it (version 2, where only leaves hold processes).
+So limits that already bind this process also bind its sandboxes. A group's name contains its owner's process id and
+start time. Each new owner removes the groups of dead owners.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _numbers: Final = itertools.count(1)  # shared by all sandboxes of this process,
 
 
 class CgroupMount(NamedTuple):
-    """One mounted hierarchy: where, which controllers ("" for version 2), and the path that is its root."""
+    """One mounted hierarchy: its mount point, its controllers (none for version 2), and the path of its root."""
 
     path: str
     controllers: frozenset[str]
@@ -37,20 +37,20 @@ class CgroupMount(NamedTuple):
 
 @dataclass
 class Group:
-    """One sandbox's group: a directory in each hierarchy of use."""
+    """One sandbox's group: a directory in each usable hierarchy."""
 
     v2: str | None
     v1: dict[str, str]
     v2_controllers: frozenset[str]
     _fds: dict[str, int] = field(default_factory=dict)
-    # The owner freezes from its thread while another one may be ending the worker: a closed descriptor's number could
-    # by then belong to another file.
+    # The owner may freeze the group while another thread ends the worker. Without the lock, the number of a descriptor
+    # closed there could already belong to another file.
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _closed: bool = False
 
     @property
     def directories(self) -> list[str]:
-        """All its directories, without repetition."""
+        """All its directories, without duplicates."""
         return list(dict.fromkeys([*([self.v2] if self.v2 else []), *self.v1.values()]))
 
     @property
@@ -64,11 +64,11 @@ class Group:
         return self.v2 is not None or "freezer" in self.v1
 
     def open_procs(self) -> list[int]:
-        """New descriptors; a process that writes "0" to each of them is in the group. The caller closes them."""
+        """New descriptors. A process joins the group by writing "0" to each of them. The caller closes them."""
         return [os.open(f"{d}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for d in self.directories]
 
     def freeze(self) -> None:
-        """Stop all tasks; returns when the kernel says that they are. Raises :class:`SandboxError` if it does not."""
+        """Stop all tasks and wait for the kernel's confirmation. Raises :class:`SandboxError` if none comes."""
         with self._lock:
             if self._closed:
                 return
@@ -103,7 +103,7 @@ class Group:
             time.sleep(0.0005)
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed one of its tasks for memory."""
+        """Whether the kernel killed one of its tasks for using too much memory."""
         if "memory" in self.v1:
             text = _read(f"{self.v1['memory']}/memory.oom_control")
         elif "memory" in self.v2_controllers:
@@ -113,7 +113,7 @@ class Group:
         return any(line.startswith("oom_kill ") and not line.endswith(" 0") for line in text.splitlines())
 
     def close(self) -> None:
-        """Kill what is left and remove the directories."""
+        """Kill the remaining tasks and remove the directories."""
         self.kill()
         with self._lock:
             self._closed = True
@@ -123,7 +123,7 @@ class Group:
         _remove(self.directories)
 
     def _signal_all(self) -> bool:
-        """Send SIGKILL to all; False where the group is empty."""
+        """Send SIGKILL to all tasks; returns False if the group is empty."""
         pids = self.pids()
         if not pids:
             return False
@@ -136,7 +136,7 @@ class Group:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
-            self.thaw()  # version 1's frozen tasks do not even die
+            self.thaw()  # frozen tasks of version 1 do not die before they are thawed
         return True
 
     def _fd(self, name: str, directory: str, flags: int) -> int:
@@ -156,8 +156,9 @@ class Group:
 
 
 def existing_groups(pid: int, name: str) -> tuple[str | None, dict[str, str]]:
-    """The directories of a process's groups that bear ``name``, as :class:`Group` takes them: version 2's, and
-    version 1's by controller. Hierarchies in which it shares a group with others are left out.
+    """The directories of a process's groups whose path contains ``name``: version 2's, and version 1's by controller.
+
+    Hierarchies in which the process shares a group with others are left out.
     """
     paths = _paths_of(pid)
     v2: str | None = None
@@ -176,7 +177,7 @@ def existing_groups(pid: int, name: str) -> tuple[str | None, dict[str, str]]:
 
 
 class Cgroups:
-    """Where groups can be made on this host: nothing, some hierarchies, or all."""
+    """The hierarchies of this host in which groups can be made: none, some or all."""
 
     def __init__(self, v2: str | None, v1: dict[str, str], v2_controllers: frozenset[str]) -> None:
         self._v2 = v2
@@ -207,15 +208,15 @@ class Cgroups:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What groups give here, of memory, pids, freezer and kill; empty where there are none."""
+        """The usable features out of memory, pids, freezer and kill; empty if no group can be made."""
         found = {*self._v1, *self._v2_controllers, *({"freezer", "kill"} if self._v2 else ())}
         return tuple(name for name in ("memory", "pids", "freezer", "kill") if name in found)
 
     def create(self, limits: Limits) -> Group | None:
-        """A fresh group with these limits; None where the host has no usable hierarchy.
+        """A new group with these limits, or None if the host has no usable hierarchy.
 
         Raises:
-            SandboxError: the kernel refused.
+            SandboxError: the kernel refused to make it.
         """
         if not self.features:
             return None
@@ -264,7 +265,7 @@ def _mounts() -> Iterator[CgroupMount]:
 
 
 def _paths_of(pid: int | str) -> dict[str, str]:
-    """Controller ("" for version 2) to a process's path in its hierarchy."""
+    """A process's path in each hierarchy, by controller ("" for version 2)."""
     paths: dict[str, str] = {}
     for line in _read(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -274,7 +275,7 @@ def _paths_of(pid: int | str) -> dict[str, str]:
 
 
 def _below(mount: CgroupMount, own: str) -> str | None:
-    """The directory of path ``own`` under a mount whose root may itself be a group (as in containers)."""
+    """The directory of path ``own`` under a mount, or None. The mount's root may be a group itself (in containers)."""
     relative = os.path.relpath(own, mount.root)
     if relative.startswith(".."):
         return None
@@ -282,7 +283,7 @@ def _below(mount: CgroupMount, own: str) -> str | None:
 
 
 def _find_v2_parent(mount: CgroupMount, own: str) -> tuple[str | None, frozenset[str]]:
-    """The nearest ancestor that hands memory and pids to its children; else the nearest usable one."""
+    """The nearest usable ancestor that enables the most of memory and pids for its children, and those it enables."""
     directory = _below(mount, own)
     if directory is None:
         return None, frozenset()
@@ -300,7 +301,7 @@ def _find_v2_parent(mount: CgroupMount, own: str) -> tuple[str | None, frozenset
 
 
 def _usable(parent: str) -> bool:
-    """Whether a group can be made here and a process moved into it, by trying."""
+    """Try whether a group can be made here and a process moved into it."""
     trial = f"{parent}/{_PREFIX}-{os.getpid()}-{start_time(os.getpid())}-{next(_numbers)}"
     try:
         os.mkdir(trial)
@@ -316,12 +317,12 @@ def _usable(parent: str) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """When a process started, in clock ticks since boot: with its id, a name that is not used twice."""
+    """When a process started, in clock ticks since boot. Together with its id it is a unique name."""
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[19]
 
 
 def _remove_stale(parent: str) -> None:
-    """Remove groups whose owner is dead, after killing what it left in them."""
+    """Remove groups whose owner is dead, after killing the tasks left in them."""
     for entry in os.listdir(parent):
         prefix, _, rest = entry.partition("-")
         if prefix != _PREFIX or rest.count("-") < 2:
@@ -336,7 +337,7 @@ def _remove_stale(parent: str) -> None:
 
 
 def _remove(directories: list[str]) -> None:
-    """Remove empty groups; the kernel says EBUSY while the last task of one is being reaped."""
+    """Remove empty groups. Retry on errors: the kernel says EBUSY while a group's last task is being reaped."""
     deadline = time.monotonic() + _WAIT_S
     for directory in directories:
         while True:

@@ -1,7 +1,7 @@
-"""How a process confines itself, in order, before anything untrusted runs in it.
+"""The steps by which a process confines itself, in order, before anything untrusted runs in it.
 
-The same steps serve a one-shot program, a cold worker, a warm one and the ``process`` rung; what differs is the plan
-that the trusted side sends. Runs inside: standard library only, quick to import.
+One-shot programs, cold workers, warm workers and the ``process`` rung take the same steps. Only the plan that the
+trusted side sends differs. This module runs inside: it uses only the standard library and imports quickly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def join_groups(fds: Sequence[int]) -> None:
 
 
 def confine(plan: Mapping[str, Any]) -> list[str]:
-    """Apply a plan to this process for good and name the layers that took hold.
+    """Apply a plan to this process irrevocably. Returns the names of the layers that took effect.
 
     Keys (all optional): ``rlimits`` {name: value}, ``cpus`` [int], ``uid`` int, ``keep_read`` bool, ``confined`` bool,
     ``die_with_parent`` bool, ``landlock`` {"read": [path], "write": [path]}, ``filter`` level, ``cwd`` path.
@@ -67,14 +67,14 @@ def confine(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _lower(kind: int, value: int) -> None:
-    """Set a limit, hard and soft, but never above the hard limit that already holds."""
+    """Set a hard and soft limit, but never above the current hard limit."""
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
 
 
 def _drop_privileges(uid: int | None, *, keep_read: bool) -> None:
-    """Become ``uid`` (where given) with no capability; ``keep_read`` keeps reading past file modes, nothing else."""
+    """Become ``uid`` (if given) without capabilities. ``keep_read`` keeps one: to read past file modes."""
     keep = _kernel.CAP_DAC_READ_SEARCH if keep_read else None
     _kernel.drop_bounding(keep=keep)
     if uid is not None:
@@ -84,6 +84,6 @@ def _drop_privileges(uid: int | None, *, keep_read: bool) -> None:
             _kernel.prctl(_kernel.PR_SET_KEEPCAPS, 1)
         os.setresuid(uid, uid, uid)
     _kernel.drop_capabilities(keep=keep)
-    # Changed credentials make a process undumpable: its own /proc/self would belong to root, and the referee of an
-    # ordinary user could not read outputs with process_vm_readv. Nobody else can reach into the sandbox.
+    # Changed credentials make a process undumpable: its /proc/self would belong to root, and a referee run by an
+    # ordinary user could not read outputs with process_vm_readv. No other user's process can reach into the sandbox.
     _kernel.prctl(_kernel.PR_SET_DUMPABLE, 1)

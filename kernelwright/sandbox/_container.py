@@ -1,4 +1,4 @@
-"""One container: what the engine is asked for, the connection to its process 1, its control group, its end."""
+"""One container: the request to the engine, the connection to its process 1, its control group, its removal."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from kernelwright.sandbox._types import Limits
 INSIDE_FILE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_inside.py")
 SOCKET_DIRECTORY: Final = "/run/kernelwright"  # where the connection's socket shows inside
 _SOCKET: Final = "socket"
-_SPARE_PIDS: Final = 5  # process 1 and the program's first steps
-_SPARE_THREADS: Final = 64  # that this user's other programs may start meanwhile
+_SPARE_PIDS: Final = 5  # for process 1 and the program's first steps
+_SPARE_THREADS: Final = 64  # for threads that this user's other programs may start meanwhile
 _EMULATOR_PIDS: Final = 1000  # threads of a kernel that runs as a program
-_SPARE_FILES: Final = 16  # what process 1 holds; the program lowers its own limit
+_SPARE_FILES: Final = 16  # for the files of process 1; the program lowers its own limit
 _MAX_INODES: Final = 1 << 16
 _CONNECT_S: Final = 60.0
 _LOOK_S: Final = 1.0
@@ -35,20 +35,20 @@ _LOOK_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Request:
-    """A container to ask an engine for.
+    """A request to an engine for a container.
 
     Attributes:
-        engine: whose dialect the request is in.
+        engine: the engine whose dialect the request uses.
         image: its base image.
-        user: user and group id that everything in it runs as.
+        user: user and group id of all its processes.
         nproc: limit on the threads of that user, on the whole machine.
         limits: memory, processes, files, sizes.
         cpus: processors that it may use.
         binds: (host path, path inside, writable).
         seccomp: the profile, in the form that the engine takes.
         runtime: the program that runs it.
-        shares_kernel: whether its processes are this kernel's.
-        kept: whether it stays when it ends, so that its output can be read.
+        shares_kernel: whether its processes run on this kernel.
+        kept: whether the container is kept after it ends, so that its output can be read.
     """
 
     engine: Literal["docker", "podman"]
@@ -84,7 +84,7 @@ class Request:
         return {
             "NetworkMode": "none",  # podman heeds this and not NetworkDisabled
             "IpcMode": "private",
-            "CgroupnsMode": "private",  # not on podman with version 1, hence not claimed: it only hides paths
+            "CgroupnsMode": "private",  # no effect on podman with version 1, so not claimed as a layer; it hides paths
             "ShmSize": limits.tmpfs_bytes,
             "ReadonlyRootfs": True,
             "Tmpfs": self._tmpfs(),
@@ -93,7 +93,7 @@ class Request:
                 for source, target, writable in self.binds
             ],
             "CapDrop": ["ALL"],
-            # SELinux would forbid the host's directories, which carry no container's label.
+            # SELinux would forbid access to the host's directories, as they have no container label.
             "SecurityOpt": ["no-new-privileges", f"seccomp={self.seccomp}", "label=disable"],
             "Memory": limits.memory_bytes,
             "MemorySwap": limits.memory_bytes,  # memory and swap together
@@ -110,23 +110,23 @@ class Request:
         }
 
     def _tmpfs(self) -> dict[str, str]:
-        """The writable places; /dev/shm is the engine's own."""
+        """The writable places, except /dev/shm, which the engine makes."""
         options = f"size={self.limits.tmpfs_bytes},mode=1777,nosuid,nodev,exec"
         if self.engine == "docker":
-            options += f",nr_inodes={_MAX_INODES}"  # podman 4 does not know it; there the memory limit bounds them, too
+            options += f",nr_inodes={_MAX_INODES}"  # unknown to podman 4, where the memory limit also bounds inodes
         places = {"/tmp": options, "/job": options}
-        if self.engine == "podman":  # it would make these writable for all, and as large as half the memory
+        if self.engine == "podman":  # its default: writable for all, and as large as half the memory
             places |= {"/run": "size=64k,mode=755", "/var/tmp": "size=64k,mode=755"}
         return places
 
 
 class Container:
-    """A running container whose process 1 is connected to us, and waits.
+    """A running container whose process 1 is connected to this process, and waits.
 
     Attributes:
         pid: host process id of its process 1.
-        link: the connection to it.
-        group: its control group, as far as it can be seen.
+        link: the connection to process 1.
+        group: its control group, as far as it is visible.
     """
 
     def __init__(
@@ -138,10 +138,10 @@ class Container:
         binds: Sequence[tuple[str, str]],
         cpus: Sequence[int],
     ) -> None:
-        """Make and start one.
+        """Make and start a container.
 
         Raises:
-            SandboxError: it did not come up; nothing of it is left.
+            SandboxError: it did not start; nothing of it is left.
         """
         self._engine = engine
         self._id = ""
@@ -162,7 +162,7 @@ class Container:
             raise
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int]) -> None:
-        """Start its one program; ``fds`` are the control socket, standard input, output, error.
+        """Start its one program. ``fds`` are the control socket and standard input, output and error.
 
         Raises:
             SandboxError: process 1 is gone.
@@ -174,13 +174,13 @@ class Container:
             raise SandboxError(f"the container ended early: {error}", hint="run the job again") from error
 
     def guests(self) -> list[int]:
-        """Its processes but for process 1, as this process sees them."""
+        """Ids of its processes except process 1, as this process sees them."""
         return [pid for pid in self.group.pids() or _tasks.tree(self.pid) if pid != self.pid]
 
     def remove(self) -> None:
-        """End and remove it. Where the engine fails to, its next start or the next sandbox does."""
+        """End and remove it. If the engine fails to, the engine's next start or the next sandbox removes it."""
         with contextlib.suppress(OSError):
-            self.link.shutdown(socket.SHUT_RDWR)  # process 1 ends the container at that
+            self.link.shutdown(socket.SHUT_RDWR)  # process 1 then ends the container
         if self._id:
             with contextlib.suppress(SandboxError):
                 self._engine.remove(self._id)
@@ -194,7 +194,7 @@ class Container:
         self, job: Job, uid: int | None, image: str, binds: Sequence[tuple[str, str]], cpus: Sequence[int]
     ) -> Request:
         engine, home = self._engine, self._home.path
-        # The kernel counts all threads of a user, on the whole machine: those of this one's other programs, too.
+        # The kernel counts all threads of a user on the whole machine, including those of this user's other programs.
         others = 0 if uid is not None else _tasks.threads_of(os.getuid()) + _SPARE_THREADS
         shown = [
             *((source, target, False) for source, target in binds),
@@ -203,8 +203,8 @@ class Container:
             *((mount.source, mount.target or mount.source, mount.writable) for mount in job.mounts),
         ]
         for source, _, _ in shown:
-            if not os.path.exists(source):  # podman would make it
-                raise SandboxError(f"{source} is to be shown in the sandbox and does not exist")
+            if not os.path.exists(source):  # podman would create it
+                raise SandboxError(f"cannot show {source} in the sandbox: it does not exist")
         return Request(
             engine=engine.kind,
             image=image,
@@ -220,7 +220,7 @@ class Container:
         )
 
     def _seccomp_profile(self) -> str:
-        """Docker takes the profile itself, podman a path to it."""
+        """The seccomp profile: its text for Docker, the path of a file for podman."""
         text = json.dumps(_seccomp.container_profile())
         if self._engine.kind == "docker":
             return text
@@ -230,7 +230,7 @@ class Container:
         return path
 
     def _accept(self, listener: socket.socket, uid: int) -> None:
-        """Take the connection of process 1; its credentials are the kernel's word."""
+        """Accept the connection of process 1. The kernel reports its credentials."""
         listener.settimeout(_LOOK_S)
         deadline = time.monotonic() + _CONNECT_S
         while True:
@@ -241,8 +241,8 @@ class Container:
                     continue
                 said = self._engine.last_words(self._id) or "its process 1 did not connect"
                 raise SandboxError(
-                    f"the container did not come up: {said}",
-                    hint="the engine has to run on this machine and to see its /tmp; or choose --sandbox bwrap",
+                    f"the container did not start: {said}",
+                    hint="the engine must run on this machine and see its /tmp; or choose --sandbox bwrap",
                 ) from None
             break
         self.link.close()
@@ -251,13 +251,13 @@ class Container:
         self.pid, found, _ = struct.unpack("3i", credentials)
         if self.pid <= 0 or found not in ((uid,) if self._engine.shares_kernel else (uid, 0)):
             raise SandboxError(
-                f"the container's process 1 shows as process {self.pid} of user {found} here, not of {uid}",
-                hint="run kernelwright beside the container engine, not in a container of it",
+                f"the container's process 1 appears here as process {self.pid} of user {found}, not of user {uid}",
+                hint="run kernelwright beside the container engine, not in one of its containers",
             )
 
 
 class ContainerGroup(Group):
-    """A container's control groups, which the engine made and removes."""
+    """A container's control groups, made and removed by the engine."""
 
     def __init__(self, container: str, pid: int, *, limits: tuple[str, ...]) -> None:
         v2, v1 = existing_groups(pid, container)
@@ -268,7 +268,7 @@ class ContainerGroup(Group):
             with contextlib.suppress(OSError), open(f"{v2}/cgroup.controllers") as file:
                 enabled = frozenset(file.read().split())
         super().__init__(v2, {name: _outermost(path, container) for name, path in v1.items()}, enabled)
-        self.joins = False  # whether processes from outside are to enter it
+        self.joins = False  # whether processes from outside will enter it
         self._limits = limits
         self._out_of_memory = False
 
@@ -279,7 +279,7 @@ class ContainerGroup(Group):
 
     @property
     def enterable(self) -> bool:
-        """Whether every limit of the engine is in sight, so that a process from outside can be put under it."""
+        """Whether every limit of the engine is visible here, so that a process from outside can be put under it."""
         return {*self._limits} <= {*self.v1, *self.v2_controllers}
 
     @property
@@ -289,7 +289,7 @@ class ContainerGroup(Group):
         return os.access(path, os.W_OK)
 
     def open_procs(self) -> list[int]:
-        """See :class:`Group`; empty where its processes are in it from the start."""
+        """See :class:`Group`; empty if the processes are in the group from the start."""
         leaves = self._leaves if self.joins else []
         return [os.open(f"{leaf}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for leaf in leaves]
 
@@ -298,18 +298,18 @@ class ContainerGroup(Group):
         return Group(None, {leaf: leaf for leaf in self._leaves}, frozenset()).pids()
 
     def kill(self) -> None:
-        """See :class:`Group`. What the group knows is read first: it goes with its last process."""
+        """See :class:`Group`. Reads the out-of-memory state first: the group vanishes with its last process."""
         self._out_of_memory = self.out_of_memory()
         super().kill()
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed one of its tasks for memory."""
+        """Whether the kernel killed one of its tasks for using too much memory."""
         with contextlib.suppress(OSError):
             return self._out_of_memory or super().out_of_memory()
         return self._out_of_memory
 
     def close(self) -> None:
-        """Close what is open of it. The engine removed it with the container; podman forgets some."""
+        """Close its descriptors and remove leftover groups. The engine removes them; podman forgets some."""
         with self._lock:
             self._closed = True
             messages.close_fds(list(self._fds.values()))
@@ -320,16 +320,16 @@ class ContainerGroup(Group):
 
 
 def _outermost(path: str, name: str) -> str:
-    """The part of a path that ends with the first directory that bears ``name``."""
+    """The part of a path up to and including the first directory whose name contains ``name``."""
     parts = path.split("/")
     return "/".join(parts[: 1 + next(k for k, part in enumerate(parts) if name in part)])
 
 
 @contextlib.contextmanager
 def _listening(directory: str, uid: int | None) -> Iterator[socket.socket]:
-    """A socket in ``directory`` that only ``uid`` (None: this user) and root can reach, gone with the context."""
+    """A socket in ``directory`` that only ``uid`` (None: this user) and root can reach, removed with the context."""
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    path = f"/proc/self/fd/{handle}/{_SOCKET}"  # the path of a socket has 107 bytes at most, TMPDIR may have more
+    path = f"/proc/self/fd/{handle}/{_SOCKET}"  # a socket's path has at most 107 bytes; TMPDIR may be longer
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(path)

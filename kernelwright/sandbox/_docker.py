@@ -1,8 +1,8 @@
-"""The docker rung: a container of its own for every program and every worker, by Docker or podman.
+"""The docker rung: every program and every worker runs in its own container of Docker or podman.
 
-The engine gives namespaces, an empty read-only root with the host's directories over it, control groups, no network,
-no capabilities and a seccomp profile; the guest's first program then confines itself as on the other rungs (see
-``_entry``). Warm workers are forked from the zygote into a fresh container, as the engine's ``exec`` would enter it.
+The engine provides namespaces, an empty read-only root with the host's directories over it, control groups and a
+seccomp profile, and takes away network and capabilities. The guest's first program then confines itself as on the other
+rungs (see ``_entry``). Warm workers are forked from the zygote and enter a new container as the engine's ``exec`` does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HOST_KERNEL_LIMITS: Final = ("msgqueue", "nice", "rtprio", "sigpending")  # gVi
 
 
 class DockerSandbox(BaseSandbox):
-    """Containers by an engine; what of the host they show is what bubblewrap's sandboxes show."""
+    """Containers of an engine. They show the same parts of the host as bubblewrap's sandboxes."""
 
     name = "docker"
     namespaces = ("pid", "net", "ipc", "uts", "mnt")
@@ -42,7 +42,7 @@ class DockerSandbox(BaseSandbox):
     def __init__(self, *, python_paths: Sequence[str] = (), threads: int = 1, runtime: str = "") -> None:
         self._engine = _engine.connect(runtime)
         try:
-            # The engine makes the groups; ours would be beside them, without its limits.
+            # The engine makes the groups. Groups made here would lie beside those, without the engine's limits.
             groups = Cgroups(None, {}, frozenset())
             super().__init__(python_paths=python_paths, threads=threads, groups=groups, isolated=True)
             self._image = self._engine.base_image(self.view.links)
@@ -64,7 +64,7 @@ class DockerSandbox(BaseSandbox):
         """See :class:`BaseSandbox`."""
         plan["cwd"] = "/job"
         mounted = [mount.target or mount.source for mount in job.mounts]
-        # An engine shows more than the view: its own files in /etc, all of /sys, terminals.
+        # An engine shows more than the view: its own files in /etc, all of /sys and terminals.
         readable = [*(target for _, target in self.view.binds), "/in", "/proc", *mounted]
         plan["landlock"] = own_root_fences(job) | {"read": readable}
         if "memory" in self._engine.limits:
@@ -98,7 +98,7 @@ class DockerSandbox(BaseSandbox):
             raise
 
     def start_zygote(self) -> Zygote:
-        """See :class:`BaseSandbox`. It stays outside of any namespace, so that it can enter each container's."""
+        """See :class:`BaseSandbox`. The zygote stays outside all namespaces, so that it can enter each container's."""
         return Zygote(self.environment(), isolated=False)
 
     def describe_all(self) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class DockerSandbox(BaseSandbox):
         return parts
 
     def _launch_cold(self, container: Container, job: Job, plan: dict[str, Any], control: socket.socket) -> LaunchParts:
-        plan["uid"] = None  # it is that user from the start
+        plan["uid"] = None  # the container runs as that user from the start
         with standard_streams(job.stdin) as (stdin, stdout, stderr, pipes):
             fds = [control.fileno(), stdin, stdout, stderr]
             container.start(entry_command(job.kind, CONTROL_FD), job.env, fds)

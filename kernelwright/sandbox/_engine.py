@@ -1,7 +1,7 @@
-"""The container engine, Docker's or podman's, through the ``docker`` SDK: its traits, the base image, containers.
+"""The container engine, Docker or podman, through the ``docker`` SDK: its traits, the base image, containers.
 
-The SDK finds the engine as its command line does (``DOCKER_HOST``). It has to run on this machine's kernel as root: the
-sandbox passes descriptors to containers, reads their memory and stops them.
+The SDK finds the engine as the ``docker`` command does (``DOCKER_HOST``). The engine must run on this machine's kernel
+as root: the sandbox passes descriptors to containers, reads their memory and stops them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Engine:
     """One running engine.
 
     Attributes:
-        kind: whose it is.
-        version: its version, as it says.
-        identity: which engine it is, among all that may answer.
+        kind: ``docker`` or ``podman``.
+        version: its version, as it reports it.
+        identity: distinguishes it from every other engine.
         runtime: the program that runs its containers, such as ``runc`` or ``runsc``.
-        limits: what it limits by control groups, of ``memory`` and ``pids``.
-        proven: whether a container of this engine came up once; the first one is kept when it ends, for its words.
+        limits: the resources that it limits by control groups, out of ``memory`` and ``pids``.
+        proven: whether one of its containers has started. Until then, ended containers are kept for their output.
     """
 
     def __init__(self, client: Any, *, runtime: str = "") -> None:
@@ -56,15 +56,15 @@ class Engine:
 
     @property
     def shares_kernel(self) -> bool:
-        """Whether programs in its containers are processes of this kernel, and not of one that the runtime emulates."""
+        """Whether programs in its containers run on this kernel, not on one that the runtime emulates."""
         return os.path.basename(self.runtime) in _SHARED_KERNEL
 
     def close(self) -> None:
-        """Close the connections to it."""
+        """Close the connections to the engine."""
         self._api.close()
 
     def base_image(self, links: Sequence[tuple[str, str]]) -> str:
-        """The name of the empty image over which the host's directories are laid; it is made where it is missing."""
+        """The name of the empty image over which the host's directories are mounted. Makes it if it is missing."""
         data = image_archive(links)
         tag = hashlib.sha256(data).hexdigest()[:16]
         with speaking("make the base image"):
@@ -74,7 +74,7 @@ class Engine:
         return f"{_IMAGE}:{tag}"
 
     def create(self, request: dict[str, Any]) -> str:
-        """Make a container from the body of the engine's request of that name; returns its id."""
+        """Make a container from the body of a ``POST /containers/create`` request. Returns its id."""
         with speaking("make a container"):
             created: str = self._api.create_container_from_config(request)["Id"]
             return created
@@ -85,7 +85,7 @@ class Engine:
             self._api.start(container)
 
     def running(self, container: str) -> bool:
-        """Whether it runs."""
+        """Whether a container is running."""
         import docker
 
         with speaking("look at a container"), contextlib.suppress(docker.errors.NotFound):
@@ -93,7 +93,7 @@ class Engine:
         return False
 
     def last_words(self, container: str) -> str:
-        """What the first program of a container that has ended printed; empty where it is gone."""
+        """The output of the first program of an ended container; empty if the container is gone."""
         import docker
 
         with speaking("read a container's output"), contextlib.suppress(docker.errors.NotFound):
@@ -101,10 +101,10 @@ class Engine:
         return ""
 
     def remove(self, container: str) -> None:
-        """End and remove a container; returns when it is gone. One that is gone already is well.
+        """End and remove a container, and wait until it is gone. It may be gone already.
 
         Raises:
-            SandboxError: the engine does not answer, or does not remove it.
+            SandboxError: the engine does not answer, or does not remove the container.
         """
         import docker
 
@@ -122,7 +122,7 @@ class Engine:
                 time.sleep(0.01)
 
     def remove_stale(self) -> None:
-        """Remove the containers of owners that have died without doing so."""
+        """Remove containers whose owner has died."""
         with speaking("list its containers"):
             found = self._api.containers(all=True, filters={"label": OWNER_LABEL})
         for container in found:
@@ -130,7 +130,7 @@ class Engine:
                 self.remove(container["Id"])
 
     def _refuse_unsuitable(self, info: dict[str, Any], runtime: str) -> None:
-        """An engine that cannot do what the sandbox needs."""
+        """Raise an error if the engine maps user ids or lacks the requested runtime."""
         options = [option.split(",")[0] for option in info.get("SecurityOptions") or ()]
         if info.get("Rootless") or {"name=rootless", "name=userns"} & set(options):
             raise SandboxError("the container engine maps user ids (rootless or userns-remap)", hint=_CHOOSE)
@@ -145,8 +145,8 @@ def connect(runtime: str = "") -> Engine:
     """The engine that ``DOCKER_HOST`` names, or the machine's own.
 
     Raises:
-        MissingToolError: there is no SDK, no engine, or no such runtime.
-        SandboxError: the engine is not of use here.
+        MissingToolError: the SDK, the engine or the runtime is missing.
+        SandboxError: the engine is not usable for the sandbox.
     """
     try:
         import docker
@@ -156,14 +156,14 @@ def connect(runtime: str = "") -> Engine:
         ) from None
     path = _socket_path()
     try:
-        with socket.socket(socket.AF_UNIX) as trial:  # the SDK would leave a socket open where nobody listens
+        with socket.socket(socket.AF_UNIX) as trial:  # the SDK would leak a socket if no engine listens
             trial.connect(path)
         client = docker.from_env(timeout=_TIMEOUT_S)
     except (OSError, docker.errors.DockerException) as error:
         raise MissingToolError(
             f"no container engine answers at {path}: {error}",
-            hint="start docker or podman's service, or run the command under scripts/with_docker.sh; where it listens "
-            "elsewhere, set DOCKER_HOST; or choose --sandbox bwrap",
+            hint="start docker or podman's service, or run the command under scripts/with_docker.sh; if the engine "
+            "listens elsewhere, set DOCKER_HOST; or choose --sandbox bwrap",
         ) from None
     try:
         with speaking("describe itself"):
@@ -174,10 +174,10 @@ def connect(runtime: str = "") -> Engine:
 
 
 def _socket_path() -> str:
-    """Where the engine listens, by the SDK's own reading of the environment.
+    """The path of the engine's socket, as the SDK reads it from the environment.
 
     Raises:
-        SandboxError: not on this machine.
+        SandboxError: the engine does not listen on a socket of this machine.
     """
     import docker
 
@@ -188,7 +188,7 @@ def _socket_path() -> str:
 
 
 def describe() -> str:
-    """Which engine answers, in words."""
+    """The engine's name, version and runtime in words, or why none is usable."""
     try:
         engine = connect()
     except (MissingToolError, SandboxError) as error:
@@ -199,7 +199,7 @@ def describe() -> str:
 
 @contextlib.contextmanager
 def speaking(what: str) -> Iterator[None]:
-    """Turns whatever goes wrong between the SDK and the engine into a :class:`SandboxError`."""
+    """Turn every error of the SDK or the engine into a :class:`SandboxError`."""
     import docker
     import requests
 
@@ -226,13 +226,13 @@ def image_archive(links: Sequence[tuple[str, str]]) -> bytes:
 
 
 def owner() -> str:
-    """This process, as the label of its containers names it: boot, process namespace, process id, start time."""
+    """The label for this process's containers: boot id, pid namespace, process id and start time."""
     pid = os.getpid()
     return "/".join((*_machine(), str(pid), start_time(pid)))
 
 
 def is_stale(label: str) -> bool:
-    """Whether a container's owner is dead. Where that cannot be seen from here, it counts as alive."""
+    """Whether a container's owner is dead. An owner that is not visible from here counts as alive."""
     boot, _, rest = label.partition("/")
     space, _, process = rest.partition("/")
     pid, _, started = process.partition("/")

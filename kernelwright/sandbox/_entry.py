@@ -1,9 +1,8 @@
-"""The first program inside a sandbox: takes its plan, confines itself, says so, and only then lets the guest in.
+"""The first program inside a sandbox: receives its plan, confines itself, reports that, and only then runs the guest.
 
-Started by bubblewrap, by the ``process`` rung or by process 1 of a container as ``python _entry.py CONTROL_FD``, or
-reached by a fork of the zygote.
-The control socket is closed before the guest runs. It speaks in this order: plan in; ``ready`` (or ``error``) out;
-``go`` in.
+Bubblewrap, the ``process`` rung or process 1 of a container starts it as ``python _entry.py CONTROL_FD``. A fork of the
+zygote calls its functions. The messages on the control socket are, in this order: plan in; ``ready`` (or ``error``)
+out; ``go`` in. The control socket is closed before the guest runs.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-if __name__ == "__main__":  # started as a file, without PYTHONPATH where it only execs something
+if __name__ == "__main__":  # started as a file, without PYTHONPATH if it only execs a program
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import contextlib
@@ -30,7 +29,7 @@ _TRACEBACK_CHARS = 8192
 
 
 def receive_plan(control: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """The plan and the descriptors that belong to it: first the guest's socket where it has one, then the groups'."""
+    """The plan and its descriptors: first the guest's socket if it has one, then those of the groups."""
     return messages.recv_message(control, timeout_s=_HANDSHAKE_S, max_bytes=MAX_PLAN_BYTES)
 
 
@@ -74,7 +73,7 @@ def _execute(argv: list[str]) -> NoReturn:
 
 
 def _call(plan: Mapping[str, Any], sock: socket.socket) -> NoReturn:
-    """Run the entry as ``function(sock)``, or answer one payload with it, and end without ``atexit``."""
+    """Run the entry as ``function(sock)``, or answer one payload with it. End without ``atexit`` handlers."""
     status = 0
     try:
         if plan["kind"] == "call":
@@ -95,7 +94,7 @@ def _call(plan: Mapping[str, Any], sock: socket.socket) -> NoReturn:
 
 
 def _answer(entry: str, sock: socket.socket, max_reply_bytes: int) -> None:
-    """Receive a payload, call, reply {"result": ...} or {"exception": type, "message": text, "traceback": text}."""
+    """Receive a payload, call the entry, send {"result": ..} or {"exception": .., "message": .., "traceback": ..}."""
     payload, _ = messages.recv_message(sock, timeout_s=None, max_bytes=1 << 30, max_depth=64, max_fds=0)
     try:
         reply = {"result": resolve(entry)(payload)}
@@ -131,10 +130,10 @@ def main() -> NoReturn:
 
 
 def _preload(module: str) -> None:
-    """Import a module of this package, and torch, before the filter is on, as the zygote does.
+    """Import torch and a module of this package before the filter is installed, as the zygote does.
 
-    MKL finds out how many cores there are by pinning itself to each of them; were sched_setaffinity refused already, a
-    cold worker would run on one thread where a warm one has several.
+    MKL counts the cores by pinning itself to each of them. If sched_setaffinity were already refused, a cold worker
+    would run on one thread, but a warm one on several.
     """
     for name in ("numpy", "torch", module):
         with contextlib.suppress(ImportError):  # fails again, visibly, once the guest runs
@@ -142,9 +141,9 @@ def _preload(module: str) -> None:
 
 
 def _fork_under_reaper(control: socket.socket, guest_fds: tuple[int, ...]) -> None:
-    """Go on in a child. The parent ends every descendant, adopted ones too, when the child or the trusted side ends.
+    """Continue in a child. When it or the trusted side ends, the parent kills all descendants, also adopted ones.
 
-    Without a pid namespace nothing else would: a daemon leaves its process group and its parent.
+    Without a pid namespace nothing else would kill them: a daemon leaves its process group and its parent.
     """
     _kernel.prctl(_kernel.PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()

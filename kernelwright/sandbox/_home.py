@@ -1,7 +1,7 @@
-"""The private directory of a job that has no file system of its own: ``in`` holds its files, ``job`` is its own.
+"""The private directory of a job that has no file system of its own: ``in`` holds its files, ``job`` is writable.
 
-The owner keeps a lock on it. A directory whose lock is free has lost its owner, however it died, and the next sandbox
-removes it.
+The owner holds a lock on the directory. If the lock is free, the owner is dead, and the next sandbox removes the
+directory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final
 from kernelwright.sandbox._base import Job
 
 _PREFIX: Final = "kernelwright-sandbox-"
-_STALE_S: Final = 60.0  # long enough for an owner to take the lock of what it has just made
+_STALE_S: Final = 60.0  # long enough for an owner to lock the directory that it has just made
 
 
 class Home:
-    """One such directory, at ``path``."""
+    """The private directory of one job, at ``path``."""
 
     def __init__(self, job: Job, uid: int | None) -> None:
         self.path = tempfile.mkdtemp(prefix=_PREFIX)
@@ -34,7 +34,7 @@ class Home:
             raise
 
     def remove(self) -> None:
-        """Remove it with all that a guest left in it."""
+        """Remove the directory and everything that a guest left in it."""
         _remove(self.path)
         os.close(self._lock)
 
@@ -53,7 +53,7 @@ class Home:
 
 
 def remove_stale() -> None:
-    """Remove our user's directories that have lost their owner."""
+    """Remove this user's directories whose owner is dead."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ def _remove_if_free(path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """Remove a tree whatever modes a guest set in it; neither step follows links, and no guest lives any more."""
+    """Remove a tree, whatever file modes a guest set in it. No step follows links, and the guest is already dead."""
     for directory, names, _ in os.walk(path):
         for name in names:
             inner = os.path.join(directory, name)

@@ -1,14 +1,14 @@
-"""Process 1 of a container: connects to the trusted side, starts the one program that it is told, reaps, reports.
+"""Process 1 of a container: connects to the trusted side, starts one program, reaps children, reports the exit code.
 
-Started by the engine as ``python _inside.py SOCKET``. Over the connection comes at most one {"argv": [...],
-"env": {...}, "stay": bool} with four descriptors, the program's control socket (its descriptor 3) and its standard
-streams; when the program ends, everything else in the container is ended and {"exit": code} goes back. The container
-then stays, so that its control group can be read, or ends, where the program's end cannot be seen otherwise. One that a
-warm worker enters is told nothing: there this only reaps. The trusted side's hang-up, however it came about, ends the
-container.
+The engine starts it as ``python _inside.py SOCKET``. It receives at most one message {"argv": [...], "env": {...},
+"stay": bool} with four descriptors: the program's control socket (its descriptor 3) and its standard streams. When the
+program ends, process 1 kills everything else in the container and sends {"exit": code}. If ``stay`` is true, the
+container then stays, so that its control group can be read. Otherwise it ends, to make the program's end visible
+outside. In a container that a warm worker enters, process 1 gets no message and only reaps. When the trusted side hangs
+up, for whatever reason, the container ends.
 
-The guest shares this process's user id, yet it can neither signal it (process 1 of its namespace), nor look into it
-(not dumpable), nor speak on the connection (not inherited).
+The guest has the same user id, but it cannot signal process 1 (of its own namespace), look into it (not dumpable), or
+write to the connection (not inherited).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> NoReturn:
 
 
 def _start(message: Mapping[str, Any], fds: Sequence[int]) -> int:
-    """Fork the program; returns its process id."""
+    """Fork the program. Returns its process id."""
     pid = os.fork()
     if pid == 0:
         _become(message["argv"], message["env"], fds)
@@ -67,7 +67,7 @@ def _start(message: Mapping[str, Any], fds: Sequence[int]) -> int:
 
 
 def _become(argv: list[str], env: dict[str, str], fds: Sequence[int]) -> NoReturn:
-    """In the child: the standard streams and the control socket, nothing else (all others close), and the program."""
+    """In the child: keep only the standard streams and the control socket, and execute the program."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -79,7 +79,7 @@ def _become(argv: list[str], env: dict[str, str], fds: Sequence[int]) -> NoRetur
 
 
 def _reap() -> dict[int, int]:
-    """Take leave of all children that have ended, adopted ones too: {process id: exit code}."""
+    """Reap all children that have ended, adopted ones too. Returns {process id: exit code}."""
     ended = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -91,7 +91,7 @@ def _reap() -> dict[int, int]:
 
 
 def _finish(link: socket.socket, code: int, *, stays: bool) -> NoReturn:
-    """End what the program left, tell its exit code, and where the container stays, wait for the hang-up."""
+    """Kill the program's leftovers and send its exit code. If the container stays, wait for the hang-up."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     with contextlib.suppress(messages.ProtocolError):

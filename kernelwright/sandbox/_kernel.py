@@ -55,7 +55,7 @@ def machine() -> str:
 
 
 def check(result: int, what: str) -> int:
-    """Raise the C library's errno as an OSError that names the call."""
+    """Return ``result``, or raise the C library's errno as an OSError that names the call."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -63,7 +63,7 @@ def check(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: Any, what: str = "") -> int:
-    """A raw system call. Integers go as 64 bits."""
+    """Make a raw system call. Integers are passed as 64 bits."""
     values = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return check(libc.syscall(ctypes.c_long(number), *values), what or f"syscall {number}")
 
@@ -93,7 +93,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def bind(source: str, target: str, *, writable: bool = False, devices: bool = False) -> None:
-    """Bind a tree, submounts too; without setuid, read-only unless ``writable``, inert nodes unless ``devices``."""
+    """Bind-mount a tree and its submounts: no setuid; read-only unless ``writable``; no devices unless ``devices``."""
     mount(source, target, None, MS_BIND | MS_REC)
     attributes = _ATTR_NOSUID | (0 if writable else _ATTR_RDONLY) | (0 if devices else _ATTR_NODEV)
     request = ctypes.create_string_buffer(struct.pack("QQQQ", attributes, 0, 0, 0), 32)
@@ -111,14 +111,14 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def drop_bounding(*, keep: int | None = None) -> None:
-    """Take every capability but ``keep`` out of the bounding set, where this process still may."""
+    """Drop every capability but ``keep`` from the bounding set, if this process still may."""
     for capability in range(64):
         if capability != keep and libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-            return  # EINVAL: past the last one. EPERM: no CAP_SETPCAP; no_new_privs makes the set moot then
+            return  # EINVAL: past the last one. EPERM: no CAP_SETPCAP, then no_new_privs makes the set irrelevant
 
 
 def drop_capabilities(*, keep: int | None = None) -> None:
-    """Empty the capability sets but for ``keep``, which then also survives ``execve``."""
+    """Drop all capabilities except ``keep``, which then also survives ``execve``."""
     libc.prctl(PR_CAP_AMBIENT, 4, 0, 0, 0)  # PR_CAP_AMBIENT_CLEAR_ALL; unknown to kernels before 4.3
     low = 0 if keep is None else 1 << keep
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)

@@ -1,4 +1,4 @@
-"""Landlock, the second fence around files: an unprivileged access list that a process puts on itself for good."""
+"""Landlock, the second fence around files: an access list that a process applies to itself for good, without root."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCOPES: Final = 0b11  # abstract unix sockets, signals; ABI 6
 
 
 def abi() -> int:
-    """The kernel's Landlock version; 0 where there is none."""
+    """The kernel's Landlock version; 0 if it has none."""
     try:
         return _kernel.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG, what="landlock_create_ruleset")
     except OSError:
@@ -42,7 +42,7 @@ def abi() -> int:
 def restrict(readable: Sequence[str], writable: Sequence[str]) -> int:
     """Allow reading and executing below ``readable``, everything below ``writable``, and no TCP. Returns the ABI used.
 
-    Paths that do not exist are left out. Needs ``no_new_privs``. Returns 0 where the kernel has no Landlock.
+    Paths that do not exist are skipped. Needs ``no_new_privs``. Returns 0 if the kernel has no Landlock.
     """
     version = abi()
     if version == 0:

@@ -1,4 +1,4 @@
-"""The trusted side of the zygote: starts it, asks it for workers, ends it."""
+"""The trusted side of the zygote: starts it, requests workers from it, ends it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Zygote:
     """A running zygote. Safe to use from several threads."""
 
     def __init__(self, env: Mapping[str, str], *, isolated: bool) -> None:
-        """Start one and wait until it has imported torch.
+        """Start a zygote and wait until it has imported torch.
 
         Raises:
-            SandboxError: it cannot be set up here (no namespaces, no torch, threads at import).
+            SandboxError: it cannot be set up here (no namespaces, no torch, or an import starts threads).
         """
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
@@ -48,7 +48,7 @@ class Zygote:
             self.close()
             said = os.pread(log_fd, 4096, max(0, os.fstat(log_fd).st_size - 4096)).decode(errors="replace").strip()
             raise SandboxError(f"the zygote did not start: {said or error}", hint="see: kernelwright doctor") from error
-        except BaseException:  # interrupted: it has no workers yet, and would go on importing torch
+        except BaseException:  # interrupted: the zygote has no workers yet, and would continue to import torch
             _spawn.end(starting)
             self.close()
             raise
@@ -65,10 +65,10 @@ class Zygote:
         apart: bool = False,
         container: int | None = None,
     ) -> None:
-        """Ask for a worker that talks over ``control`` (duplicated). Raises :class:`SandboxError` if it is dead.
+        """Request a worker that talks over ``control`` (duplicated). Raises :class:`SandboxError` if it is dead.
 
-        ``apart``: a fork of the zygote imports ``preload``, and no worker of another module has it. ``container`` is a
-        process file descriptor of a container's first process, where the worker is to enter one.
+        ``apart``: a fork of the zygote imports ``preload``, so that workers of other modules do not have it.
+        ``container``: the pidfd of a container's first process, if the worker should enter that container.
         """
         fds = [control.fileno(), stdout, stderr, *([container] if container is not None else [])]
         try:
@@ -78,11 +78,11 @@ class Zygote:
             raise SandboxError(f"the zygote is gone: {error}", hint="start the job again") from error
 
     def alive(self) -> bool:
-        """Whether it still serves."""
+        """Whether the zygote still runs."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Hang up, which ends it and every worker that it forked. Idempotent."""
+        """Hang up. This ends the zygote and every worker that it forked. Idempotent."""
         self._control.close()
         process = getattr(self, "_process", None)
         if process is None:
@@ -95,7 +95,7 @@ class Zygote:
 
 
 def reap_worker(control: socket.socket, timeout_s: float) -> int | None:
-    """The exit code that the zygote reports for a worker; None where the zygote died or is late."""
+    """The exit code that the zygote reports for a worker: -SIGKILL if the zygote died, None if it is late."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Opening a sandbox: the rungs by name, the self-test that each must pass first, and what ``doctor`` shows."""
+"""Opens sandboxes by name, after a self-test that each must pass, and describes the host for ``doctor``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _RUNGS: Final[dict[str, Callable[..., BaseSandbox]]] = {
     "process": ProcessSandbox,
     "none": UnconfinedSandbox,
 }
-_passed: set[tuple[str, str, int]] = set()  # what passed its self-test in this process
+_passed: set[tuple[str, str, int]] = set()  # (kind, identity, user id) that passed the self-test in this process
 
-# Seen on an H100: where programs may have no sockets at all, CUDA does not start (error 304). Without a network
-# namespace any socket would reach the host's.
-_NO_SOCKETS = "the sandbox 'process' has no sockets, without which CUDA's driver does not start"
+# Observed on an H100: CUDA does not start (error 304) in a program that may open no sockets at all. Without a network
+# namespace, any socket would reach the host's.
+_NO_SOCKETS = "the sandbox 'process' has no sockets, and CUDA's driver does not start without them"
 _FOR_DEVICES = "use the sandbox bwrap (apt install bubblewrap), or leave the GPU alone: --set device=none"
 
 
@@ -44,18 +44,17 @@ def open_sandbox(
 
     Args:
         kind: ``bwrap``; ``docker`` (containers of Docker or podman); ``process`` (no namespaces, labelled so in
-            ``layers``); ``none`` (no confinement); or ``auto``, which is ``bwrap`` where that works here and else
-            ``process``.
-        python_paths: directories importable inside besides this Python's own and this package.
+            ``layers``); ``none`` (no confinement); or ``auto``: ``bwrap`` if it works here, otherwise ``process``.
+        python_paths: directories importable inside, in addition to this Python's own and this package.
         threads: OpenMP threads of workers.
-        devices: device files that workers may open and write to, beside /dev/null and its like; in ``bwrap`` and
-            ``none`` alone.
-        runtime: for ``docker``, the engine's runtime for containers, such as ``runsc``; empty for its default.
+        devices: device files that workers may open and write to, in addition to /dev/null and the like. Only for
+            ``bwrap`` and ``none``.
+        runtime: for ``docker``, the engine's container runtime, such as ``runsc``; empty for its default.
 
     Raises:
-        MissingToolError: bubblewrap, the docker SDK or engine, or that runtime is not installed.
-        SandboxError: it cannot be set up here, or the self-test reached out of it.
-        UsageError: there is no such kind, or it has no runtimes.
+        MissingToolError: bubblewrap, the docker SDK, the engine or the runtime is not installed.
+        SandboxError: the sandbox cannot be set up here, or the self-test broke out of it.
+        UsageError: the kind is unknown, or it has no runtimes or shows no devices.
     """
     if runtime and kind != "docker":
         raise UsageError(f"the sandbox {kind!r} has no runtimes to choose from", hint="choose the sandbox docker")
@@ -77,7 +76,7 @@ def open_sandbox(
 
 
 def self_test(sandbox: Sandbox) -> list[Probe]:
-    """Try to break out, from a one-shot program and from a worker; a probe is ``ok`` where the sandbox held.
+    """Try to break out, from a one-shot program and from a worker. A probe is ``ok`` if the sandbox held.
 
     Raises:
         SandboxError: the sandbox could not be set up.
@@ -89,7 +88,7 @@ def self_test(sandbox: Sandbox) -> list[Probe]:
 
 
 def describe_host() -> dict[str, str]:
-    """What this host offers to sandboxes, for ``doctor``; each value says in words what was found."""
+    """The features of this host that sandboxes use, in words, for ``doctor``."""
     program = shutil.which("bwrap")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False) if program else None
     try:

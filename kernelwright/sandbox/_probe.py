@@ -1,4 +1,4 @@
-"""The self-test: sets up canaries outside, lets a guest look for them, and fails closed."""
+"""The self-test: sets up canaries outside the sandbox, lets a guest look for them, and fails closed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _FORBIDDEN: Final = ("/", "/usr", "/usr/bin", "/etc", "/var/tmp", "/home", "/roo
 
 
 class Probed(Sandbox, Protocol):
-    """A sandbox that says what differs inside, and whether guests may read past file modes."""
+    """A sandbox that lists the namespaces that differ inside, and says whether guests may read past file modes."""
 
     namespaces: tuple[str, ...]
     keeps_read: bool
 
 
 def probe_program(sandbox: Probed) -> list[Probe]:
-    """What a one-shot program reaches."""
+    """Try to break out from a one-shot program."""
     with _canaries(sandbox, sockets=0) as payload:
         argv = [sys.executable, "-I", "-S", "-B", _GUEST]
         done = sandbox.run(argv, stdin=json.dumps(payload).encode(), limits=_LIMITS)
@@ -41,19 +41,19 @@ def probe_program(sandbox: Probed) -> list[Probe]:
         try:
             results = messages.parse_object(done.stdout)
         except messages.ProtocolError as error:
-            raise SandboxError(f"the self-test said nonsense: {error}", hint="see: kernelwright doctor") from error
+            raise SandboxError(f"the self-test's reply is invalid: {error}", hint="see: kernelwright doctor") from error
         return _read_results(results, payload)
 
 
 def probe_worker(sandbox: Probed) -> list[Probe]:
-    """What a worker reaches: a warm one where the sandbox has a zygote."""
+    """Try to break out from a worker, a warm one if the sandbox has a zygote."""
     with _canaries(sandbox, sockets=1) as payload:
         results = sandbox.call("kernelwright.sandbox._attempts:attempt", payload, limits=_LIMITS)
         return _read_results(results, payload)
 
 
 def require(probes: list[Probe], what: str) -> None:
-    """Raise :class:`SandboxError` where an attempt succeeded."""
+    """Raise :class:`SandboxError` if an attempt succeeded."""
     holes = [f"{probe.name} ({probe.detail})" for probe in probes if not probe.ok]
     if holes:
         raise SandboxError(
@@ -65,7 +65,7 @@ def require(probes: list[Probe], what: str) -> None:
 
 
 def _read_results(results: dict[str, Any], payload: dict[str, Any]) -> list[Probe]:
-    """The guest's word for what it reached, and our own eyes for what it wrote."""
+    """The results that the guest reports, except for its marks in host directories, which are checked here."""
     found = {name: str(detail)[:500] for name, detail in results.items()}
     for directory in payload["marked"]:
         with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ def _read_results(results: dict[str, Any], payload: dict[str, Any]) -> list[Prob
 
 @contextlib.contextmanager
 def _canaries(sandbox: Probed, *, sockets: int) -> Iterator[dict[str, Any]]:
-    """A process with a secret environment, a secret file that all may read, and a listening socket."""
+    """Set up a process with a secret in its environment, a world-readable secret file, and a listening socket."""
     token = secrets.token_hex(16)
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-canary-"))

@@ -1,9 +1,9 @@
 """The two lower rungs, for hosts where bubblewrap cannot work.
 
-``process``: no namespaces. What stays is a user id of its own (where this process is root), Landlock, seccomp without
-any socket, rlimits, a control group where there is one, and a reaper. ``none``: only rlimits and the wall clock; it
-must be asked for by name. Neither has a file system of its own: /in and /job stand for private directories, and are
-replaced by them wherever they stand as a path in ``argv``.
+``process`` has no namespaces. It keeps a user id of its own (if this process is root), Landlock, a seccomp filter that
+forbids all sockets, rlimits, a control group if available, and a reaper. ``none`` has only rlimits and the wall clock
+limit; it must be requested by name. Neither has a file system of its own: /in and /job stand for private directories,
+and each occurrence as a path in ``argv`` is replaced by the private directory.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ProcessSandbox(BaseSandbox):
         super().__init__(python_paths=python_paths, threads=threads, groups=self._find_groups(), isolated=False)
         remove_stale()
         self._as_root = os.geteuid() == 0
-        # The guest's user cannot pass a closed directory above the interpreter: it may then read past file modes, and
-        # Landlock alone says what.
+        # If a directory above the interpreter is closed to the guest's user, the guest may read past file modes, and
+        # Landlock alone restricts what it reads.
         self.keeps_read = self._as_root and not all(
             _passable(path) for path in (sys.prefix, sys.base_prefix, package_parent(), *self.python_paths)
         )
@@ -134,7 +134,7 @@ class ProcessSandbox(BaseSandbox):
 
 
 class UnconfinedSandbox(ProcessSandbox):
-    """No confinement at all; must be asked for by name."""
+    """No confinement at all; must be requested by name."""
 
     name = "none"
     confines = False
@@ -163,7 +163,7 @@ class UnconfinedSandbox(ProcessSandbox):
 
 
 def _ender(process: _spawn.Process, uid: int | None) -> Callable[[], None]:
-    """Ends what the reaper should have ended (it does so when its socket hangs up), then the reaper itself."""
+    """A function that kills all that the reaper left (it kills on hang-up of its socket), then the reaper itself."""
 
     def end() -> None:
         if uid is not None:

@@ -1,7 +1,7 @@
-"""Builds a sandbox's file system from inside: what bubblewrap does for cold workers, for those forked from the zygote.
+"""Builds a sandbox's file system from inside, for workers forked from the zygote; bubblewrap does it for cold workers.
 
-The root is a small tmpfs, read-only in the end; the host's tree is detached before anything untrusted runs. Steps as in
-``pivot_root(2)`` and bubblewrap: the new root is mounted over /tmp, which the pivot uncovers again.
+The root is a small tmpfs and read-only in the end. The host's tree is detached before anything untrusted runs. The
+steps are those of ``pivot_root(2)`` and bubblewrap: the new root is mounted over /tmp, which the pivot uncovers again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MAX_INODES: Final = 1 << 16
 
 
 def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-    """Leave the host's file system for one of our own. Needs fresh mount and pid namespaces and CAP_SYS_ADMIN in them.
+    """Replace the host's file system by a new one. Needs new mount and pid namespaces and CAP_SYS_ADMIN in them.
 
     Keys: ``binds`` [[host path, path]], ``links`` [[path, target]], ``directories`` [path], ``writable`` [path],
-    ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]], ``files`` [name under /in], ``devices`` [path]. What
-    the files hold is in the descriptors ``files``, which are closed.
+    ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]], ``files`` [name under /in], ``devices`` [path]. The
+    descriptors ``files`` hold the contents of the files; they are closed here.
     """
     _kernel.mount("none", "/", None, _kernel.MS_REC | _kernel.MS_PRIVATE)
     _kernel.mount("tmpfs", "/tmp", "tmpfs", _PLAIN, "size=1m,nr_inodes=8192,mode=755")
@@ -40,7 +40,7 @@ def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     os.umask(0o022)
     _make_devices(plan.get("devices", ()))
     os.mkdir("/proc")
-    closed = 0 if plan.get("devices") else _kernel.MS_RDONLY  # CUDA's driver gives its threads names there
+    closed = 0 if plan.get("devices") else _kernel.MS_RDONLY  # CUDA's driver writes the names of its threads there
     _kernel.mount("proc", "/proc", "proc", _PLAIN | _kernel.MS_NOEXEC | closed)
     for path in plan["writable"]:
         os.makedirs(path, exist_ok=True)
@@ -73,7 +73,7 @@ def _make_devices(more: Sequence[str]) -> None:
 
 
 def _lay_files(directory: str, names: Sequence[str], contents: Sequence[int]) -> None:
-    """A read-only file system with copies of descriptors' contents, which are closed."""
+    """Make a read-only file system with copies of the descriptors' contents. Closes the descriptors."""
     sizes = [os.fstat(fd).st_size for fd in contents]
     room = sum(size + 2 * mmap.PAGESIZE for size in sizes) + mmap.PAGESIZE
     os.makedirs(directory, exist_ok=True)
@@ -102,7 +102,7 @@ def _bind(source: str, target: str, *, writable: bool = False) -> None:
 
 
 def _inside_host(path: str) -> str:
-    """Resolve links with the host's tree as the root: an absolute link would lead out of ``/.host``."""
+    """Resolve links with the host's tree as the root. The kernel would follow absolute links out of ``/.host``."""
     done, todo, hops = "", [part for part in path.split("/") if part], 0
     while todo:
         part = todo.pop(0)

@@ -1,7 +1,7 @@
 """A sandboxed process seen from outside: handshake, output, deadline, freezing, and an end without leftovers.
 
-One thread per process drains its pipes and waits; it alone ends it and frees what it held. Everything here holds for a
-one-shot program as well as for a worker.
+One thread per process drains its pipes and waits. Only this thread ends the process and frees its resources. One-shot
+programs and workers are handled alike.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class Pipes(NamedTuple):
 
 @dataclass
 class Launch:
-    """What a rung of the sandbox made, for :class:`Running` to take over.
+    """A process that a rung of the sandbox launched, for :class:`Running` to take over.
 
     Attributes:
         control: trusted end of the control socket.
-        pipes: reading ends.
-        group: its control group, where there are any.
-        uid: its user id slot, where this process is root.
-        kill: ends every process of it that the group does not cover.
-        reap: waits up to so many seconds and returns the exit code as subprocess gives it (negative: signal).
-        layers: the layers around it that are in force before it confines itself.
+        pipes: reading ends of its output.
+        group: its control group, or None.
+        uid: its user id slot, or None if this process is not root.
+        kill: kills its processes that the group does not cover.
+        reap: waits for the given number of seconds. Returns the exit code like subprocess (negative: signal), or None.
+        layers: the layers in force before it confines itself.
         warm: whether the zygote forked it.
-        guests: lists its processes, without trusted ones around it; None: the entry's process and its descendants.
-        cleanup: further things to undo at the end.
+        guests: lists its untrusted processes; None: the entry's process and its descendants.
+        cleanup: functions to call at the end.
     """
 
     control: socket.socket
@@ -70,7 +70,7 @@ class Launch:
 
 
 class Running:
-    """A worker (:class:`~kernelwright.sandbox.Worker`), or a one-shot program on its way."""
+    """A running worker (:class:`~kernelwright.sandbox.Worker`) or one-shot program."""
 
     def __init__(self, launch: Launch, limits: Limits, name: str = "") -> None:
         self._launch = launch
@@ -92,12 +92,12 @@ class Running:
         self._started = 0.0
 
     def shake_hands(self, plan: Mapping[str, Any], sock: socket.socket | None, files: Sequence[int] = ()) -> None:
-        """Send the plan and the guest's socket, await ``ready``, let the guest in, and start to watch it.
+        """Send the plan and the guest's socket, await ``ready``, start the guest and a thread that watches it.
 
-        ``files`` are the memory files that the plan names, in its order; they are closed here.
+        ``files`` are the memory files that the plan names, in the plan's order. They are closed here.
 
         Raises:
-            SandboxError: no sandbox came up; everything made for it is gone again.
+            SandboxError: the sandbox could not be set up. Everything made for it is removed again.
         """
         groups: list[int] = []
         try:
@@ -127,7 +127,7 @@ class Running:
         self.layers += tuple(str(layer) for layer in reply.get("layers", ()))
         messages.send_message(control, {"go": True})
 
-    # ------------------------------------------------------------------------------------------ the worker's face
+    # ------------------------------------------------------------------------------------------ the worker's interface
 
     def alive(self) -> bool:
         """Whether the entry's process still exists."""
@@ -135,12 +135,12 @@ class Running:
             return not _readable(self._pidfd)
 
     def wait(self, timeout_s: float | None) -> Exit | None:
-        """How it ended, or None where it still runs after ``timeout_s`` seconds."""
+        """How it ended, or None if it still runs after ``timeout_s`` seconds."""
         self._done.wait(timeout_s)
         return self._exit
 
     def kill(self) -> Exit:
-        """End it, and free what it held."""
+        """End it and free its resources."""
         self._killed = True
         with self._lock:
             if self._wake >= 0:
@@ -150,7 +150,7 @@ class Running:
         return self._exit
 
     def freeze(self) -> None:
-        """Stop all its tasks, confirmed by the kernel. A worker that has ended counts as stopped.
+        """Stop all its tasks and wait for the kernel's confirmation. A worker that has ended counts as stopped.
 
         Raises:
             SandboxError: its tasks do not stop.
@@ -166,7 +166,7 @@ class Running:
                 raise SandboxError(f"cannot freeze a worker: {error}", hint="run the job again") from error
 
     def thaw(self) -> None:
-        """Let it run on. Raises :class:`SandboxError` where the kernel refuses."""
+        """Resume it. Raises :class:`SandboxError` if the kernel refuses."""
         group = self._launch.group
         try:
             if group is not None and group.can_freeze:
@@ -194,7 +194,7 @@ class Running:
             self._finish()
 
     def _follow(self, deadline: float) -> None:
-        """Drain the pipes until the process ends, breaks a limit, or is to be killed."""
+        """Drain the pipes until the process ends, exceeds a limit, or should be killed."""
         watched = self._launch.group is None or not self._launch.group.limits_memory
         poll = select.poll()
         for fd in (*self._open, self._pidfd, self._wake):
@@ -215,7 +215,7 @@ class Running:
                 return
 
     def _drain(self, fd: int) -> bool:
-        """Take what a pipe holds now; False at its end."""
+        """Read the bytes that a pipe holds now. Returns False at its end."""
         data = os.read(fd, 65536)
         if not data:
             self._open.discard(fd)
@@ -228,7 +228,7 @@ class Running:
         return True
 
     def _finish(self) -> None:
-        """End and reap everything, take the last output, give all back, and tell who waits."""
+        """Kill and reap everything, read the last output, free all resources, and wake the waiting threads."""
         self.seconds = time.monotonic() - self._started
         group = self._launch.group
         ended_itself = _readable(self._pidfd)
@@ -253,7 +253,7 @@ class Running:
         self._launch.kill()
 
     def _drain_rest(self) -> None:
-        """What the pipes still hold. Nobody can write to them any more, so this ends."""
+        """Read the rest of the output. No process can write to the pipes any more, so this ends."""
         deadline = time.monotonic() + _GRACE_S
         for fd in list(self._open):
             while fd in self._open and not self._reason and time.monotonic() < deadline:
@@ -263,9 +263,9 @@ class Running:
                     break
 
     def _abandon(self) -> None:
-        """A set-up that failed: the same end, without a watching thread."""
+        """Clean up after a failed set-up, as :meth:`_finish` does, but without a watching thread."""
         with contextlib.suppress(OSError):
-            self._launch.control.shutdown(socket.SHUT_WR)  # a process that waits for its plan or for "go" gives up
+            self._launch.control.shutdown(socket.SHUT_WR)  # a process that waits for its plan or "go" then ends
         self._end()
         self._launch.reap(_GRACE_S)
         self._drain_rest()
@@ -297,7 +297,7 @@ def _readable(fd: int) -> bool:
 
 
 def _describe(code: int | None, reason: Reason, *, killed: bool) -> Exit:
-    """An exit record. Like shells, bubblewrap reports a signal as 128 plus its number."""
+    """The exit record. Like a shell, bubblewrap reports a signal as 128 plus its number."""
     number: int | None = None
     if killed or reason or code is None:
         number = signal.SIGKILL.value

@@ -1,10 +1,10 @@
 """Seccomp filters, assembled by hand (classic BPF, ``seccomp(2)``): no library is needed inside the sandbox.
 
-``base`` refuses what no program under test needs and what has broken sandboxes before: namespaces and mounts, tracing,
-kernel interfaces with a history of holes, and every socket family but AF_UNIX. ``offline`` refuses that one too, for
-programs that have no network namespace between them and the host's sockets. ``contestant`` adds what a kernel that is
-already loaded has no use for: new programs and processes, scheduling, sockets, and ways to wake itself up while it is
-stopped (a timer or descriptor that sends SIGCONT ends a SIGSTOP). Container engines take the same lists as JSON.
+``base`` refuses calls that no program under test needs and that have broken sandboxes before: namespaces and mounts,
+tracing, kernel interfaces with a history of holes, and every socket family except AF_UNIX. ``offline`` refuses AF_UNIX
+too; it is for programs without a network namespace. ``contestant`` also refuses calls that an already loaded kernel
+does not need: new programs and processes, scheduling, sockets, and ways to wake up while stopped (a timer or descriptor
+that sends SIGCONT ends a SIGSTOP). Container engines take the same lists as JSON.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FilterLevel = Literal["base", "offline", "contestant"]
 
 
 class _Call(NamedTuple):
-    """A system call: its numbers (None where an architecture lacks it) and the level from which it is refused.
+    """A system call: its numbers (None if an architecture lacks it) and the lowest level that refuses it.
 
-    Without a level, only some of its arguments are refused.
+    If the level is None, only some arguments of the call are refused.
     """
 
     x86_64: int | None
@@ -135,7 +135,7 @@ _CALLS: Final = {
 }
 
 
-_LAST_KNOWN: Final = 462  # mseal (6.10): what later kernels add does not exist in here
+_LAST_KNOWN: Final = 462  # mseal (6.10): calls that later kernels add do not exist inside
 _AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _ALLOW: Final = 0x7FFF0000
 _KILL_PROCESS: Final = 0x80000000
@@ -157,7 +157,7 @@ _FLAG_TSYNC: Final = 1
 _FLAG_SPEC_ALLOW: Final = 4
 _SET_MODE_FILTER: Final = 1
 
-# glibc falls back to clone, whose flags a filter can see; clone3 passes them in memory, where it can't
+# Without clone3, glibc falls back to clone. A filter can see clone's flags; clone3 passes its flags in memory.
 _ABSENT: Final = ("clone3",)
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
@@ -165,7 +165,7 @@ _Test = Literal["any bit", "no bit", "is", "is not"]
 
 
 class _Rule(NamedTuple):
-    """Which values of one argument of a call are refused."""
+    """The refused values of one argument of a call."""
 
     argument: int
     refused: tuple[tuple[_Test, int], ...]
@@ -176,7 +176,7 @@ def assemble(level: FilterLevel, machine: str | None = None) -> bytes:
     """The BPF program of a level for an architecture (default: this one).
 
     Raises:
-        NotImplementedError: no system call table for that architecture.
+        NotImplementedError: there is no system call table for the architecture.
     """
     machine = machine or _kernel.machine()
     if machine not in _AUDIT_ARCH:
@@ -186,7 +186,7 @@ def assemble(level: FilterLevel, machine: str | None = None) -> bytes:
         (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
         (_RETURN, 0, 0, _KILL_PROCESS),
         (_LOAD, 0, 0, 0),
-        (_GREATER, 0, 1, _LAST_KNOWN),  # the x32 calls of x86_64 lie above, too
+        (_GREATER, 0, 1, _LAST_KNOWN),  # the x32 calls of x86_64 have higher numbers, too
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
     ]
     for name in _CALLS:
@@ -207,10 +207,10 @@ def assemble(level: FilterLevel, machine: str | None = None) -> bytes:
 
 
 def install(level: FilterLevel) -> None:
-    """Confine this process for good. Needs ``no_new_privs`` (or CAP_SYS_ADMIN).
+    """Install the filter in this process irrevocably. Needs ``no_new_privs`` (or CAP_SYS_ADMIN).
 
-    ``SPEC_ALLOW`` keeps the processor's store bypass on: kernels before 5.16 would otherwise slow every sandboxed
-    program down, and the times measured inside would not be those of the program outside.
+    ``SPEC_ALLOW`` keeps the processor's store bypass on. Kernels before 5.16 would otherwise slow down every sandboxed
+    program, and times measured inside would differ from those outside.
     """
     program = assemble(level)
     length = len(program) // 8
@@ -229,10 +229,10 @@ def install(level: FilterLevel) -> None:
 def container_profile(level: FilterLevel = "base", machine: str | None = None) -> dict[str, Any]:
     """A level in the JSON form that container engines take, for an architecture (default: this one).
 
-    What that form cannot say is left to the program's own filter: calls that later kernels add do not exist.
+    The form cannot express that calls of later kernels do not exist; the program's own filter handles those.
 
     Raises:
-        NotImplementedError: no system call table for that architecture.
+        NotImplementedError: there is no system call table for the architecture.
     """
     machine = machine or _kernel.machine()
     if machine not in _AUDIT_ARCH:
@@ -257,13 +257,13 @@ def _number(name: str, machine: str) -> int | None:
 
 
 def _refused(name: str, level: FilterLevel) -> bool:
-    """Whether a level refuses a call whatever its arguments are."""
+    """Whether a level refuses a call with any arguments."""
     own = _CALLS[name].level
     return own == "base" or (own is not None and own == level) or (name == "socket" and level == "offline")
 
 
 def _rules(level: FilterLevel) -> dict[str, _Rule]:
-    """The calls of which a level refuses some arguments."""
+    """The calls for which a level refuses some arguments."""
     clone: list[tuple[_Test, int]] = [("any bit", _CLONE_NEW_ANY)]
     options = [_kernel.PR_SET_PDEATHSIG]
     if level == "contestant":
@@ -283,7 +283,7 @@ def _rules(level: FilterLevel) -> dict[str, _Rule]:
 
 
 def _instructions(rule: _Rule) -> list[Instruction]:
-    """A rule as BPF; the low 32 bits of the argument decide (little-endian), and what is not refused is allowed."""
+    """A rule as BPF. The low 32 bits of the argument (little-endian) decide; a call that is not refused is allowed."""
     body: list[Instruction] = [(_LOAD, 0, 0, 16 + 8 * rule.argument)]
     for test, value in rule.refused:
         code = _ANY_BIT if test in ("any bit", "no bit") else _EQUAL
@@ -293,9 +293,9 @@ def _instructions(rule: _Rule) -> list[Instruction]:
 
 
 def _engine_arguments(index: int, test: _Test, value: int) -> list[dict[str, Any]]:
-    """A test as an engine's argument conditions, one for each way in which it holds.
+    """A test as an engine's argument conditions, one for each way in which the test can hold.
 
-    Engines compare 64 bits where the kernel looks at 32: equality is masked, or a set high bit would get past it.
+    Engines compare 64 bits, but the kernel looks at 32. So equality is masked: a set high bit would evade it.
     """
     if test == "any bit":
         bits = [1 << k for k in range(32) if value >> k & 1]

@@ -1,7 +1,7 @@
-"""User ids for sandboxes: one for each that lives, so that no two of them can signal, trace or read one another.
+"""User ids for sandboxes: each live sandbox has its own, so that no two can signal, trace or read one another.
 
-An id is held by an abstract unix socket of its name: unique on the host (in its network namespace), across processes,
-and gone with its owner, however it dies.
+An abstract unix socket with the id in its name reserves the id. The name is unique on the host (in its network
+namespace) across processes, and it vanishes with its owner, however the owner dies.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _held: dict[int, socket.socket] = {}
 
 
 def acquire() -> int | None:
-    """A free user id; None where this process is not root, and so cannot change users.
+    """Reserve a free user id. Returns None if this process is not root and so cannot change users.
 
     Raises:
-        SandboxError: all are taken.
+        SandboxError: all ids are taken.
     """
     if os.geteuid() != 0:
         return None
@@ -44,7 +44,7 @@ def acquire() -> int | None:
 
 
 def release(uid: int | None) -> None:
-    """Give a user id back; only after everything that ran under it is gone."""
+    """Free a user id. Call it only after all processes of that user are gone."""
     if uid is not None:
         with _lock:
             _held.pop(uid).close()

@@ -1,7 +1,7 @@
 """Starts processes from one thread that lives as long as this process.
 
-The kernel's parent-death signal, which ``bwrap --die-with-parent`` relies on, fires when the *thread* that forked ends.
-Were a worker started from a caller's short-lived thread, it would die with that thread.
+``bwrap --die-with-parent`` relies on the kernel's parent-death signal, which fires when the *thread* that forked ends.
+A worker started from a caller's short-lived thread would die with that thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Process = subprocess.Popen[bytes]
 
 
 class Command(NamedTuple):
-    """What to start: it inherits ``fds`` under their numbers, and the three standard ones as given."""
+    """A process to start. It inherits ``fds`` under the same numbers, and the given standard streams."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -36,10 +36,10 @@ _lock = threading.Lock()
 
 
 def spawn(command: Command, answer: Future[Process] | None = None) -> Process:
-    """Start a process. Raises OSError where its program cannot be run.
+    """Start a process. Raises OSError if its program cannot be run.
 
-    An interrupt of the caller may fall between the process's start and its return from here. A caller that gives the
-    ``answer`` itself, and then hands it to :func:`end`, ends the process in that case as well.
+    The caller may be interrupted after the process has started, but before this returns. A caller that passes its own
+    ``answer`` can then still end the process, with :func:`end`.
     """
     global _requests, _started_in
     with _lock:
@@ -52,7 +52,7 @@ def spawn(command: Command, answer: Future[Process] | None = None) -> Process:
 
 
 def end(answer: Future[Process]) -> None:
-    """Kill and reap what was or is being started; what was not begun yet never will be."""
+    """Kill and reap a process that has been requested. If its start has not begun, cancel it."""
     if answer.cancel():
         return
     with contextlib.suppress(OSError):

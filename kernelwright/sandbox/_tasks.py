@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: descendants, and stopping them where there is no freezer."""
+"""Processes as /proc shows them: finds descendants, kills them, and stops them if there is no freezer."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def tree(pid: int) -> list[int]:
 
 
 def owned_by(uid: int) -> list[int]:
-    """All processes of a user id, zombies left out."""
+    """All processes of a user id, without zombies."""
     return [pid for pid in _all() if _uid(pid) == uid and _state(f"/proc/{pid}/stat") not in "ZX"]
 
 
 def kill_all(uid: int) -> None:
-    """End all processes of a user id, however fast they multiply."""
+    """Kill all processes of a user id, even if they keep forking."""
     deadline = time.monotonic() + _WAIT_S
     while (pids := owned_by(uid)) and time.monotonic() < deadline:
         _signal(pids, signal.SIGSTOP)
@@ -37,7 +37,7 @@ def kill_all(uid: int) -> None:
 
 
 def kill_descendants() -> None:
-    """End the descendants of this process; each is stopped first, so that it cannot multiply meanwhile."""
+    """Kill the descendants of this process. Each is stopped first, so that it cannot fork meanwhile."""
     seen: set[int] = set()
     while new := [member for member in tree(os.getpid())[1:] if member not in seen]:
         seen.update(new)
@@ -46,14 +46,14 @@ def kill_descendants() -> None:
 
 
 def threads_of(uid: int) -> int:
-    """How many threads a user id runs now: RLIMIT_NPROC counts them all."""
+    """The number of threads that a user id runs now. RLIMIT_NPROC counts them all."""
     return sum(len(_thread_states(pid)) for pid in _all() if _uid(pid) == uid)
 
 
 def stop(members: Callable[[], list[int]]) -> None:
-    """Stop all that ``members`` lists with SIGSTOP; returns when every thread is seen to be stopped.
+    """Stop all processes that ``members`` lists, with SIGSTOP, and wait until every thread is stopped.
 
-    A program that sends itself SIGCONT from outside its threads (a timer, a descriptor's owner) could undo this; the
+    A timer or a descriptor's owner setting could send SIGCONT to the program although its threads are stopped. The
     contestant filter refuses both.
     """
     deadline = time.monotonic() + _WAIT_S
@@ -72,7 +72,7 @@ def resume(members: Iterable[int]) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """Children as the kernel lists them, thread by thread."""
+    """The children of a process, as the kernel lists them by thread."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -82,7 +82,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_search() -> Callable[[int], list[int]]:
-    """The same for kernels without CONFIG_PROC_CHILDREN, from one look at all processes."""
+    """A function like :func:`_children` for kernels without CONFIG_PROC_CHILDREN, from one scan of all processes."""
     children: dict[int, list[int]] = {}
     for pid in _all():
         with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as file:
@@ -95,7 +95,7 @@ def _all() -> list[int]:
 
 
 def _uid(pid: int) -> int:
-    """The real user id; -1 where the process is gone. (/proc/PID itself may show root: undumpable processes.)"""
+    """The real user id; -1 if the process is gone. (For undumpable processes /proc/PID itself belongs to root.)"""
     try:
         with open(f"/proc/{pid}/status") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
@@ -104,7 +104,7 @@ def _uid(pid: int) -> int:
 
 
 def _state(path: str) -> str:
-    """A task's state letter; X where it is gone."""
+    """A task's state letter; X if the task is gone."""
     try:
         with open(path) as file:
             return file.read().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""What callers of the sandbox see: limits, results, and the two protocols."""
+"""The public types of the sandbox: limits, results, and the protocols ``Sandbox`` and ``Worker``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FailureKind = Literal["exception", "timeout", "oom", "output", "crash", "reply"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one sandboxed program may use.
+    """The limits of one sandboxed program.
 
     Attributes:
         memory_bytes: memory of all its processes together, writable tmpfs included.
-        pids: processes and threads.
-        wall_s: wall clock; for a worker a hard ceiling on its life, frozen time included.
+        pids: number of processes and threads.
+        wall_s: wall clock seconds; for a worker a hard limit on its lifetime, frozen time included.
         cpu_s: processor seconds of each process.
-        output_bytes: cap for each of stdout and stderr; more ends the program.
+        output_bytes: size of each of stdout and stderr; the program is killed if it prints more.
         tmpfs_bytes: size of each of /tmp, /job and /dev/shm.
         nofile: open files of each process.
-        allow_exec: whether a worker may start further programs; ``run`` always may.
-        devices: whether it sees the accelerators that the sandbox was opened with.
+        allow_exec: whether a worker may start further programs; a program of ``run`` always may.
+        devices: whether the program sees the accelerators that the sandbox was opened with.
     """
 
     memory_bytes: int = 4 << 30
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Mount:
-    """A host path that shows inside, at ``target`` or else at its own path."""
+    """A host path that is visible inside, at ``target`` or (None) at its own path."""
 
     source: str
     target: str | None = None
@@ -51,7 +51,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Completed:
-    """How a one-shot program ended. Exit status and output are its own claims and prove nothing."""
+    """How a one-shot program ended. Exit status and output are the program's own claims and prove nothing."""
 
     returncode: int | None
     stdout: bytes
@@ -63,9 +63,9 @@ class Completed:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker ended: ``exit`` for a status other than 0, ``signal``, or the limit that ended it.
+    """How a worker ended. ``reason``: ``exit`` for a status other than 0, ``signal``, or the limit that it exceeded.
 
-    ``memory_bytes`` is what it was allowed.
+    ``memory_bytes`` is its memory limit.
     """
 
     returncode: int | None
@@ -75,7 +75,7 @@ class Exit:
 
 
 def over_memory(memory_bytes: int) -> tuple[str, str]:
-    """What is said of a program that broke its limit of ``memory_bytes``, and what to do about it."""
+    """The message about a program that exceeded its limit of ``memory_bytes``, and a hint for the user."""
     wanted = max(1, -(-4 * memory_bytes >> 30))
     return f"needs more than memory_bytes ({_in_words(memory_bytes)})", f"raise it with --set memory_bytes={wanted}GiB"
 
@@ -86,7 +86,7 @@ def _in_words(size: int) -> str:
 
 
 class Probe(NamedTuple):
-    """One attempt of the self-test to break out; ``ok`` means that it failed."""
+    """One attempt of the self-test to break out. ``ok`` means that the sandbox held."""
 
     name: str
     ok: bool
@@ -97,8 +97,8 @@ class WorkerFailed(KernelwrightError):
     """A worker of :meth:`Sandbox.call` gave no answer.
 
     ``kind`` is ``exception`` (its function raised), ``timeout``, ``oom``, ``output`` (printed too much), ``crash``, or
-    ``reply`` (the answer is not acceptable JSON). The message says what became of it, without a name of ours; ``entry``
-    is what was called. ``stderr`` is the tail of what it printed: hostile text.
+    ``reply`` (the answer is not acceptable JSON). The message says what happened, without a name of this package.
+    ``entry`` is the function called. ``stderr`` is the tail of the worker's standard error: hostile text.
     """
 
     @property
@@ -131,25 +131,25 @@ class Worker(Protocol):
 
     @property
     def warm(self) -> bool:
-        """True where it was forked from the process that had imported torch already."""
+        """Whether it was forked from the process that has already imported torch."""
 
     def freeze(self) -> None:
-        """Stop all its tasks; returns once the kernel confirms it. Raises :class:`SandboxError` if it does not."""
+        """Stop all its tasks and wait for the kernel's confirmation. Raises :class:`SandboxError` if none comes."""
 
     def thaw(self) -> None:
-        """Let it run on."""
+        """Resume it."""
 
     def alive(self) -> bool:
         """Whether the entry's process still exists."""
 
     def wait(self, timeout_s: float) -> Exit | None:
-        """How it ended, or None where it still runs after ``timeout_s`` seconds."""
+        """How it ended, or None if it still runs after ``timeout_s`` seconds."""
 
     def kill(self) -> Exit:
-        """End everything in it and free what it held. Idempotent."""
+        """End all its processes and free its resources. Idempotent."""
 
     def output(self) -> tuple[bytes, bytes]:
-        """Standard output and error so far, each cut at ``Limits.output_bytes``."""
+        """Standard output and error so far, each truncated to ``Limits.output_bytes``."""
 
 
 class Sandbox(Protocol):
@@ -161,7 +161,7 @@ class Sandbox(Protocol):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that are active, and the missing ones as ``no-...``."""
+        """The active layers, and each missing layer as ``no-...``."""
 
     def run(
         self,
@@ -175,10 +175,10 @@ class Sandbox(Protocol):
         stdin: bytes = ...,
         warm: bool = ...,
     ) -> Completed:
-        """Run one program to its end. ``files`` show read-only under /in; it starts in /job, an empty tmpfs.
+        """Run one program to its end. ``files`` appear read-only under /in. It starts in /job, an empty tmpfs.
 
-        ``warm`` lets a fork of the zygote start it, where the rung has one for programs: as confined, and sooner. With
-        ``stdin`` it is started cold. ``cpus``: processors that it may use, all of ours where None.
+        ``warm`` lets a fork of the zygote start it, if the rung has one for programs: as confined, and faster. With
+        ``stdin`` it is started cold. ``cpus``: processors that it may use; None: all that this process may use.
 
         Raises:
             SandboxError: the sandbox could not be set up; nothing untrusted was run.
@@ -199,10 +199,9 @@ class Sandbox(Protocol):
     ) -> Worker:
         """Call ``entry`` ("package.module:function") inside as ``function(sock)``.
 
-        ``warm`` lets a fork of the zygote start it, ``apart`` a fork that alone has imported the entry's module.
-
-        ``sock`` is the child's end of a stream socket pair; it belongs to the worker from now on and is closed here,
-        also on failure, so that the other end sees the worker's death.
+        ``warm`` lets a fork of the zygote start it. With ``apart``, a separate zygote forks it, so that other workers
+        do not have the entry's module. ``sock`` is the child's end of a stream socket pair. It now belongs to the
+        worker and is closed here, also on failure, so that the other end notices the worker's death.
 
         Raises:
             SandboxError: the sandbox could not be set up; nothing untrusted was run.
@@ -219,15 +218,15 @@ class Sandbox(Protocol):
         cpus: Sequence[int] | None = ...,
         max_reply_bytes: int = ...,
     ) -> dict[str, Any]:
-        """Call ``entry`` inside as ``function(payload) -> dict``, in a worker of its own; JSON both ways.
+        """Call ``entry`` inside as ``function(payload) -> dict``, in a new worker. Payload and result travel as JSON.
 
         Raises:
-            WorkerFailed: it raised, died, broke a limit, or answered something unacceptable.
+            WorkerFailed: it raised, died, exceeded a limit, or sent an unacceptable answer.
             SandboxError: the sandbox could not be set up.
         """
 
     def warm_up(self) -> None:
-        """Begin to start the process that warm workers are forked from, and return."""
+        """Start, in the background, the process that warm workers are forked from."""
 
     def environment(self) -> dict[str, str]:
         """The environment of workers."""

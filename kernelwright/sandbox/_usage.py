@@ -1,4 +1,4 @@
-"""Memory that processes use, as /proc shows it: for the watchdog, where no control group counts it."""
+"""Memory that processes use, as /proc shows it. The watchdog needs it where no control group counts memory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class _MemoryFile(NamedTuple):
 
 
 def memory_bytes(members: Iterable[int]) -> int:
-    """Private and shared memory of processes, their page tables and kernel stacks, and memory files they hold open.
+    """Private and shared memory of processes, their page tables and kernel stacks, and the memory files they hold open.
 
-    Left out are mapped files (their libraries), and open memory files that this process made and handed to them. A
-    memory file of theirs counts once however often it is open, and what is mapped of it once more: only a look at all
-    mappings could tell, which takes far longer, and no worker of ours keeps its own.
+    Mapped files (libraries) are left out, as are open memory files that this process made and passed to them. Each
+    other memory file counts once, however often it is open; its mapped part counts a second time. Only a scan of all
+    mappings could avoid that. It takes far longer, and this package's workers keep no memory files of their own.
 
-    Not seen: what lies in memory files that no process has open, because they wait in a socket's queue, or are mapped
-    in part and closed; and what this process may not look into (descriptors of a program that is undumpable).
+    Not seen: memory files that no process has open, because they wait in a socket's queue or are partly mapped and
+    closed; and files that this process may not look at (descriptors of an undumpable program).
     """
     total = 0
     files: dict[int, int] = {}
@@ -41,7 +41,7 @@ def memory_bytes(members: Iterable[int]) -> int:
 
 
 def _threads(pid: int) -> list[str]:
-    """Directories of a process's threads; none where it is gone."""
+    """Directories of a process's threads; empty if the process is gone."""
     directory = f"/proc/{pid}/task"
     try:
         return [f"{directory}/{thread}" for thread in os.listdir(directory)]
@@ -50,7 +50,7 @@ def _threads(pid: int) -> list[str]:
 
 
 def _mapped_bytes(threads: Iterable[str]) -> int:
-    """What the threads of one process share; a first thread that has ended before the others does not show it."""
+    """The memory that the threads of one process share. A first thread that ended before the others shows none."""
     for thread in threads:
         with contextlib.suppress(OSError), open(f"{thread}/status") as file:
             sizes = [int(line.split()[1]) << 10 for line in file if line.startswith(_COUNTED)]
@@ -60,7 +60,7 @@ def _mapped_bytes(threads: Iterable[str]) -> int:
 
 
 def _memory_files(thread: str) -> Iterator[_MemoryFile]:
-    """What a thread has open: each may have a table of its own (a clone without CLONE_FILES)."""
+    """The memory files that a thread has open. Each thread may have its own table (a clone without CLONE_FILES)."""
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"{thread}/fd"):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What of the host a sandbox sees: the system's programs, this Python, and the package, all read-only."""
+"""The parts of the host that a sandbox sees: system programs, this Python, and the package, all read-only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Final
 WRITABLE: Final = ("/tmp", "/job", "/dev/shm")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _SYSTEM: Final = ("/usr", "/opt/rh")
-_LINKED: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # links into /usr where that is merged
+_LINKED: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # links into /usr if that is merged
 _DRIVER: Final = "libcuda.so.1"
-_DRIVER_FOLDERS: Final = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # where container hosts and WSL put it
+_DRIVER_FOLDERS: Final = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # locations on container hosts and WSL
 _FILES: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
 class View:
-    """A file system to build.
+    """The description of a file system to build.
 
     Attributes:
         binds: (host path, path inside), read-only.
@@ -44,7 +44,7 @@ def package_parent() -> str:
 
 
 def build_view(python_paths: Sequence[str]) -> View:
-    """The view for this interpreter, with ``python_paths`` importable besides the package."""
+    """The view for this interpreter. ``python_paths`` are importable in addition to the package."""
     package = os.path.join(package_parent(), "kernelwright")
     wanted = [*_SYSTEM, *_FILES]
     for path in (sys.prefix, sys.base_prefix, package, *driver_folders(), *python_paths):
@@ -63,14 +63,14 @@ def build_view(python_paths: Sequence[str]) -> View:
 
 
 def driver_folders() -> tuple[str, ...]:
-    """Folders with a GPU's driver that the loader may know by ``LD_LIBRARY_PATH`` alone."""
+    """Folders with a GPU driver that the loader may find only through ``LD_LIBRARY_PATH``."""
     named = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
     known = dict.fromkeys((*named, *_DRIVER_FOLDERS))
     return tuple(folder for folder in known if os.path.exists(os.path.join(folder, _DRIVER)))
 
 
 def parents(paths: Sequence[str]) -> tuple[str, ...]:
-    """Every directory above ``paths``, outermost first, the root left out."""
+    """Every directory above ``paths`` except the root, outermost first."""
     found: set[str] = set()
     for path in paths:
         directory = os.path.dirname(path)
@@ -81,10 +81,10 @@ def parents(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def base_environment(threads: int, python_paths: Sequence[str], home: str = "/job") -> dict[str, str]:
-    """The whole environment of a sandboxed program: nothing of this process's own gets in.
+    """The whole environment of a sandboxed program. It takes nothing from this process's environment.
 
-    Large pages and no trimming (GLIBC_TUNABLES) keep the allocator's page faults out of timed windows; thread counts
-    and caches are fixed so that the reference and a candidate meet the same conditions.
+    Large pages and no trimming (GLIBC_TUNABLES) keep the allocator's page faults out of timed windows. Thread counts
+    and caches are fixed, so that the reference and a candidate run under the same conditions.
     """
     return {
         "PATH": "/usr/bin:/bin",
@@ -95,7 +95,7 @@ def base_environment(threads: int, python_paths: Sequence[str], home: str = "/jo
         "TMPDIR": "/tmp" if home == "/job" else home,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": "1",  # numpy's own: it would start its threads at import, in the zygote
+        "OPENBLAS_NUM_THREADS": "1",  # for numpy, which would start threads at import, in the zygote
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=17179869184"
         ":glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=268435456",
         "PYTHONDONTWRITEBYTECODE": "1",

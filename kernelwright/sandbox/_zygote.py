@@ -1,16 +1,16 @@
 """The zygote: a trusted process that has imported torch, and forks itself for each warm worker.
 
-A fork is ready in milliseconds where a fresh interpreter takes a second and a half. It stays safe because the zygote
-has one thread, never runs an OpenMP region (its children would hang in their first one), holds no secret, and was
-started with the clean environment that its children show in /proc. It is process 1 of a pid namespace of its own, so
-its end is the end of all of its children.
+A fork is ready in milliseconds; a fresh interpreter takes a second and a half. Forking is safe because the zygote has
+one thread, never runs an OpenMP region (its children would hang in their first one), holds no secret, and was started
+with the clean environment that its children show in /proc. It is process 1 of its own pid namespace, so all its
+children end with it.
 
 Requests come over the control socket: {"preload": module, "apart": bool} with three descriptors, the worker's control
-socket and its standard output and error. A module that is to be imported apart is imported by a fork of the zygote,
-which forks all of its workers from then on: the others neither wait for the import nor have the module. A fourth
-descriptor is a process file descriptor of a container's first process: the worker then
-enters that container, as an engine's ``exec`` would, instead of building walls itself. What the worker is to do comes
-over the worker's own socket (see ``_entry``). When a worker ends, the zygote reports {"exit": code} there.
+socket and its standard output and error. If ``apart`` is true, a fork of the zygote imports the module, and from then
+on forks all workers of that module. Other workers neither wait for the import nor have the module. A fourth descriptor,
+if present, is the pidfd of a container's first process. The worker then enters that container, as an engine's ``exec``
+would, and does not confine itself with namespaces. The worker receives its plan over its own control socket (see
+``_entry``). When a worker ends, the zygote reports {"exit": code} there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernelwright.sandbox import _confine, _entry, _kernel, _root, messages
 
 _PRELOADED: Final = (
     *("ctypes", "json", "mmap", "struct", "numpy", "torch", "traceback"),
-    "torch.utils.cpp_extension",  # whose load_inline is replaced in every contestant; a tenth of a second
+    "torch.utils.cpp_extension",  # every contestant replaces its load_inline; importing it takes 0.1 s
 )
 _WORKER_NAMESPACES: Final = _kernel.CLONE_NEWNS | _kernel.CLONE_NEWNET | _kernel.CLONE_NEWIPC | _kernel.CLONE_NEWUTS
 _CONTAINER_NAMESPACES: Final = _WORKER_NAMESPACES | _kernel.CLONE_NEWCGROUP
@@ -38,7 +38,7 @@ _INSIDE_UID: Final = 1000
 
 
 def main() -> NoReturn:
-    """``python -m kernelwright.sandbox._zygote CONTROL_FD``: isolate, import, say ready, serve until hang-up."""
+    """``python -m kernelwright.sandbox._zygote CONTROL_FD``: isolate, import, report ready, serve until hang-up."""
     control = socket.socket(fileno=int(sys.argv[1]))
     config, _ = messages.recv_message(control, timeout_s=60.0, max_fds=0)
     try:
@@ -49,21 +49,21 @@ def main() -> NoReturn:
         messages.send_message(control, {"error": str(error)})
         sys.exit(125)
     gc.collect()
-    gc.freeze()  # collections in a child would otherwise copy every page that they look at
+    gc.freeze()  # otherwise a collection in a child would copy every page that it visits
     _give_back()
     messages.send_message(control, {"ready": True, "loaded": loaded, "threads": _threads()})
     _serve(control, isolated=config["isolated"])
 
 
 def _give_back() -> None:
-    """Free memory goes back to the kernel: a child gets fresh pages there, and no copies of this process's old ones."""
+    """Return free memory to the kernel. A child then gets fresh pages instead of copies of this process's old ones."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _enter_namespaces(control: socket.socket) -> None:
-    """Become process 1 of a pid namespace, as an ordinary user within a user namespace. Returns in the child."""
+    """Become process 1 of a pid namespace, within a user namespace if not root. Returns in the child only."""
     if os.geteuid() != 0:
         uid, gid = os.geteuid(), os.getegid()
         _kernel.unshare(_kernel.CLONE_NEWUSER)
@@ -87,7 +87,7 @@ def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
     """Fork on request and report exits, until the trusted side hangs up."""
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     children: dict[int, tuple[int, int]] = {}  # pidfd: (pid, worker's control socket)
-    branches: dict[str, tuple[int, socket.socket]] = {}  # (pid, its control socket) by the module that each imports
+    branches: dict[str, tuple[int, socket.socket]] = {}  # module: (pid, control socket) of its branch
     while True:
         poll = select.poll()
         for fd in (control.fileno(), *children):
@@ -117,7 +117,7 @@ def _pass_on(
     *,
     isolated: bool,
 ) -> None:
-    """Hand a request to the branch that has its module; a branch that is not there, or has died, is started."""
+    """Pass a request to the branch that has its module. Starts the branch if it is missing or has died."""
     name = request["preload"]
     for _ in range(2):
         try:
@@ -136,7 +136,7 @@ def _pass_on(
 
 
 def _branch(control: socket.socket, *, isolated: bool) -> tuple[int, socket.socket]:
-    """Fork a zygote; returns its pid and the socket over which it serves. It ends with this process."""
+    """Fork a second zygote, which ends with this process. Returns its pid and the socket over which it serves."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid:
@@ -154,7 +154,7 @@ def _branch(control: socket.socket, *, isolated: bool) -> tuple[int, socket.sock
 def _fork(
     control: socket.socket, request: dict[str, Any], fds: tuple[int, ...], own_pid_namespace: int, *, isolated: bool
 ) -> tuple[int, int, int] | None:
-    """Fork one worker; returns its control socket (the zygote's copy), its pidfd and its pid, or None and tells why."""
+    """Fork one worker. Returns its control socket (the zygote's copy), pidfd and pid, or None after reporting why."""
     worker, stdout, stderr, *containers = fds
     try:
         if request["preload"]:
@@ -187,7 +187,7 @@ def _say_why_not(worker: int, error: OSError) -> None:
 
 
 def _preload_safely(name: str) -> None:
-    """Import a module of this package once. Raises OSError where that started threads: forks would be unsafe then."""
+    """Import a module of this package once. Raises OSError if that starts threads, as forks would then be unsafe."""
     if name not in sys.modules:
         _preload(name)
         if _threads() != 1:
@@ -195,7 +195,7 @@ def _preload_safely(name: str) -> None:
 
 
 def _become_worker(control_fd: int, stdout: int, stderr: int, container: int | None, *, isolated: bool) -> NoReturn:
-    """In the child: let go of all that is the zygote's, build the walls, and go on as every first program does."""
+    """In the child: drop the zygote's descriptors, enter the namespaces, and go on as every first program does."""
     with open(os.devnull) as null:
         os.dup2(null.fileno(), 0)
     os.dup2(stdout, 1)
@@ -227,7 +227,7 @@ def _become_worker(control_fd: int, stdout: int, stderr: int, container: int | N
 
 
 def _report(pidfd: int, pid: int, worker: int) -> None:
-    """Reap a child and tell its owner how it ended."""
+    """Reap a child and report its exit code to its owner."""
     _, status = os.waitpid(pid, 0)
     os.close(pidfd)
     channel = socket.socket(fileno=worker)
@@ -236,7 +236,7 @@ def _report(pidfd: int, pid: int, worker: int) -> None:
 
 
 def _preload(name: str) -> bool:
-    """Import a module if there is one; what fails here fails again, visibly, in the worker."""
+    """Import a module and return whether that worked. An import that fails here fails again, visibly, in the worker."""
     try:
         importlib.import_module(name)
     except Exception:  # noqa: BLE001 - a module of ours may raise anything at import; the worker reports it

@@ -1,7 +1,7 @@
-"""Sealed shared memory: how tensors travel between the referee and its workers.
+"""Sealed shared memory, which carries tensors between the referee and its workers.
 
-The seals are the kernel's (``memfd_create(2)``, ``fcntl(2)``): once ``F_SEAL_FUTURE_WRITE`` is set, the mapping that
-the creator already holds stays writable while every later one, ``/proc/self/fd`` included, is read-only.
+The kernel enforces the seals (``memfd_create(2)``, ``fcntl(2)``). Once ``F_SEAL_FUTURE_WRITE`` is set, the mapping that
+the creator already holds stays writable, but every later one, ``/proc/self/fd`` included, is read-only.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ F_SEAL_FUTURE_WRITE: Final = 0x10
 _MFD_CLOEXEC: Final = 0x1
 _MFD_ALLOW_SEALING: Final = 0x2
 
-# Inode numbers of the memory files that were made here. A guest may hold a file for long after it was closed here, so
-# the last ones closed stay known.
+# Inode numbers of the memory files that this process made. A guest may hold a file long after it was closed here, so
+# the last _REMEMBERED closed ones are kept.
 _REMEMBERED: Final = 1 << 16
 _open: Final[set[int]] = set()
 _closed: Final[collections.OrderedDict[int, None]] = collections.OrderedDict()
 
 
 class SharedMemory:
-    """One mapped memory file, which only its creator can write once it is sealed.
+    """One mapped memory file. Once it is sealed, only its creator can write to it.
 
     Attributes:
         fd: descriptor of the memory file, owned by this object.
         size: bytes.
-        view: (size,) bytes; numpy and torch take it without a copy (``frombuffer``).
+        view: (size,) bytes; numpy and torch use it without a copy (``frombuffer``).
     """
 
     def __init__(self, fd: int, size: int) -> None:
@@ -59,11 +59,11 @@ class SharedMemory:
         return made
 
     def seal(self) -> None:
-        """From now on only the mapping held here can write; size and seals are final. Do this before sending ``fd``."""
+        """Let only the mapping held here write, and make size and seals final. Call this before sending ``fd``."""
         fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
 
     def close(self) -> None:
-        """Close the descriptor and unmap. Where arrays still look at ``view``, the last of them unmaps it."""
+        """Close the descriptor and unmap. If arrays still use ``view``, the last of them unmaps it when freed."""
         if self.fd < 0:
             return
         if (inode := os.fstat(self.fd).st_ino) in _open:
@@ -90,7 +90,7 @@ class SharedMemory:
 
 
 def product_memfd(data: bytes, name: str = "product") -> int:
-    """A memory file that holds ``data`` and that nobody can change again. The caller closes the descriptor."""
+    """Make an immutable memory file that holds ``data``. The caller closes the descriptor."""
     fd = os.memfd_create(name, _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)
@@ -106,7 +106,7 @@ def product_memfd(data: bytes, name: str = "product") -> int:
 
 
 def made_here(inode: int) -> bool:
-    """Whether this process made a memory file, by its inode number (which the kernel gives only once)."""
+    """Whether this process made the memory file with this inode number. The kernel never reuses inode numbers."""
     return inode in _open or inode in _closed
 
 

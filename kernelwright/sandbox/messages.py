@@ -1,8 +1,8 @@
 """Length-prefixed JSON over a stream socket: the only language between the referee and its workers.
 
-A message is a 4-byte big-endian length and that many bytes of UTF-8 JSON holding one object. File descriptors may ride
-along (``SCM_RIGHTS``). Whatever arrives is a claim: malformed, truncated, oversized or deeply nested messages raise
-:class:`ProtocolError`; nothing is ever unpickled. Used on both sides, hence free of heavy imports.
+A message is a 4-byte big-endian length and that many bytes of UTF-8 JSON holding one object. File descriptors may come
+with it (``SCM_RIGHTS``). Received data is untrusted: malformed, truncated, oversized or deeply nested messages raise
+:class:`ProtocolError`, and nothing is ever unpickled. Both sides use this module, so it has no heavy imports.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _MAX_ITEMS: Final = 1 << 22
 
 
 class ProtocolError(KernelwrightError):
-    """The peer sent something that is no message."""
+    """A message is invalid or cannot be sent."""
 
 
 class PeerClosed(ProtocolError):
-    """The peer closed the connection, or died."""
+    """The peer closed the connection or died."""
 
 
 class PeerTimeout(ProtocolError):
-    """The peer did not answer, or did not take its message, before the deadline."""
+    """The peer did not answer, or did not receive its message, before the deadline."""
 
 
 class Received(NamedTuple):
-    """A message, the descriptors that came with it, and the sender's process id where the socket asks for it."""
+    """A message, the descriptors that came with it, and the sender's process id if the socket asks for it."""
 
     message: dict[str, Any]
     fds: tuple[int, ...]
@@ -96,12 +96,12 @@ def recv_message(
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Receive one message: its object, and new descriptors (close-on-exec) that the caller must close.
 
-    A trusted receiver that expects no descriptors passes ``max_fds=0``; descriptors sent in spite of that are closed
-    and the message refused. ``timeout_s`` bounds the whole message, so that a trickle of bytes buys no time; None
-    waits for ever.
+    A trusted receiver that expects no descriptors passes ``max_fds=0``. If descriptors come anyway, they are closed and
+    the message is refused. ``timeout_s`` bounds the whole message, so that a slow sender gains no time. None waits
+    forever.
 
     Raises:
-        PeerTimeout, PeerClosed, ProtocolError: see there. No descriptor is leaked on any of them.
+        PeerTimeout, PeerClosed, ProtocolError: see these classes. None of them leaks a descriptor.
     """
     received = receive(sock, timeout_s=timeout_s, max_bytes=max_bytes, max_depth=max_depth, max_fds=max_fds)
     return received.message, received.fds
@@ -115,7 +115,7 @@ def receive(
     max_depth: int = MAX_DEPTH,
     max_fds: int = MAX_FDS,
 ) -> Received:
-    """As :func:`recv_message`, with the sender's process id where the socket has ``SO_PASSCRED`` set."""
+    """Receive a message like :func:`recv_message`, with the sender's process id if the socket has ``SO_PASSCRED``."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     fds: list[int] = []
     try:
@@ -136,7 +136,7 @@ def parse_object(body: bytes | bytearray, *, max_depth: int = MAX_DEPTH) -> dict
     """Parse hostile JSON that must be one object: no duplicate keys, no NaN, bounded depth and number of items.
 
     Raises:
-        ProtocolError: it is anything else.
+        ProtocolError: it is not such an object.
     """
     if body.count(b"[") + body.count(b"{") > _MAX_CONTAINERS or body.count(b",") > _MAX_ITEMS:
         raise ProtocolError("message holds too many items")
@@ -162,14 +162,14 @@ def _finite(text: str) -> float:
 
 
 def close_fds(fds: Sequence[int]) -> None:
-    """Close descriptors, whether or not they are still open."""
+    """Close descriptors; some may be closed already."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)
 
 
 def _receive_header(sock: socket.socket, deadline: float | None, fds: list[int]) -> tuple[bytes, int | None]:
-    """The 4 bytes of length; appends to ``fds`` every descriptor that came with them."""
+    """Receive the 4 bytes of length and the sender's process id. Appends the descriptors that came along to ``fds``."""
     room = socket.CMSG_SPACE(253 * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)  # 253 is the kernel's SCM_MAX_FD
     header, pid = b"", None
     while len(header) < _HEADER.size:
@@ -214,7 +214,7 @@ def _receive_exactly(sock: socket.socket, size: int, deadline: float | None) -> 
 
 
 def _await(sock: socket.socket, event: int, deadline: float | None) -> None:
-    """Wait until the socket is ready, it is hung up, or the deadline passes."""
+    """Wait until the socket is ready or hung up. Raises :class:`PeerTimeout` at the deadline."""
     left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
     poll = select.poll()
     poll.register(sock, event)

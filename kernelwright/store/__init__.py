@@ -1,6 +1,6 @@
-"""The database: everything that was tried and judged, with its evidence, in one SQLite file.
+"""The database: every judged candidate with its evidence, in one SQLite file.
 
-Used by the trusted process only. ``Store.open(path)`` is the way in; the rest are the frozen rows that it hands back.
+Only the trusted process uses it. ``Store.open(path)`` opens a store; the other names are the frozen rows it returns.
 """
 
 from kernelwright.store._rows import (

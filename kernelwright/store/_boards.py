@@ -1,4 +1,4 @@
-"""What boards and pages read: small answers from the tables that triggers keep, whatever the size of the store."""
+"""Queries for boards and pages. They read small tables kept by triggers, so they are fast in stores of any size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHERE best.place = 1
 ORDER BY problems.problem, standings.{", standings.".join(RANKING.split(", "))}
 """
 
-# What a CPU is called, where the device is no more than "cpu".
+# The name of the device; for "cpu" the model of the CPU.
 _DEVICE = "iif(environments.device = 'cpu', json_extract(environments.record_json, '$.cpu'), environments.device)"
 
 # The order of the view "ranking" without numbering every kernel of a problem: a page's ranks follow from its offset.
@@ -46,10 +46,10 @@ ORDER BY standings.{", standings.".join(RANKING.split(", "))}
 
 
 class Boards(Memory):
-    """Methods of the store about how kernels and those who write them stand."""
+    """Methods of the store that rank kernels and their authors."""
 
     def board_places(self) -> list[dict[str, Any]]:
-        """Where something stands: environment, device, baseline, suite, backend, and on how many problems."""
+        """The boards that have entries: environment, device, baseline, suite, backend, and number of problems."""
         return self._connection.rows(
             f"SELECT environment_id AS environment, {_DEVICE} AS device, environments.device_class, "
             "environments.threads, baseline, problems.suite, backend, count(DISTINCT problems.problem) AS problems "
@@ -72,7 +72,7 @@ class Boards(Memory):
         """The best kernel of each entrant (author and recipe) on each problem in use, by the ranking of the store.
 
         Args:
-            until: as it was then, by what is known today: only what was recorded before this time (ISO 8601, UTC).
+            until: only evaluations recorded before this time (ISO 8601, UTC), with today's knowledge of them.
         """
         return self._connection.rows(
             _ENTRANTS,
@@ -88,7 +88,7 @@ class Boards(Memory):
     def ranked(
         self, problem: str, environment: str, baseline: str, backend: str, *, limit: int = 50, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """Kernels of one problem in one language by rank; the same ranks as the view ``leaderboard`` has."""
+        """Kernels of one problem in one language by rank. The ranks are those of the view ``leaderboard``."""
         rows = self._connection.rows(
             _PAGE,
             {
@@ -103,7 +103,7 @@ class Boards(Memory):
         return [{**row, "rank": offset + number} for number, row in enumerate(rows, 1)]
 
     def speedups_on(self, problem: str, environment: str, baseline: str, backend: str) -> list[float]:
-        """The speedup (median) of every kernel that stands on a problem, in no order."""
+        """The median speedup of every ranked kernel of a problem, in no order."""
         rows = self._connection.rows(
             "SELECT median FROM standings "
             "WHERE environment_id = ? AND baseline = ? AND problem_version = ? AND backend = ? AND eligible",
@@ -112,7 +112,7 @@ class Boards(Memory):
         return [row["median"] for row in rows]
 
     def rankings_of(self, problem: str) -> list[dict[str, Any]]:
-        """In which environments, against which baselines and in which languages something stands on a problem."""
+        """The environments, baselines and languages in which a problem has ranked kernels."""
         return self._connection.rows(
             f"SELECT environment_id AS environment, {_DEVICE} AS device, environments.threads, baseline, backend "
             "FROM (SELECT DISTINCT environment_id, baseline, backend FROM improvements WHERE problem_version = ?) "
@@ -130,7 +130,7 @@ class Boards(Memory):
     def progress(
         self, environment: str, baseline: str, *, problem: str | None = None, backend: str | None = None
     ) -> list[dict[str, Any]]:
-        """Every kernel that was better than all earlier ones of its entrant, in the order in which they came."""
+        """Every kernel that was better than all earlier ones of its entrant, in the order of recording."""
         return self._connection.rows(
             "SELECT problems.problem, backend, author, recipe, confirmed, low, median, evaluation_id, "
             "improvements.created_at FROM improvements "
@@ -145,7 +145,7 @@ class Boards(Memory):
     def tallies(
         self, *, environment: str | None = None, problem: str | None = None, run_id: str | None = None
     ) -> list[dict[str, Any]]:
-        """How many evaluations ended how, by problem, language, author and recipe; controls are not counted."""
+        """Counts of evaluations by problem, language, author, recipe, status and failed stage, without controls."""
         given = {
             "tallies.environment_id = ?": environment,
             "current_problems.problem = ?": problem,
@@ -161,7 +161,7 @@ class Boards(Memory):
         )
 
     def problems_in_use(self) -> list[dict[str, Any]]:
-        """Every problem that the store knows, in the version in use, without its text."""
+        """Every problem of the store in its current version, without its text."""
         return self._connection.rows(
             "SELECT problems.problem, problems.version, suite, level, name, number, variant, "
             "coalesce(json_extract(meta_json, '$.category'), 'other') AS category "
@@ -172,11 +172,11 @@ class Boards(Memory):
     def refused(
         self, *, problem: str | None = None, rule: str | None = None, before: str | None = None, limit: int = 50
     ) -> list[dict[str, Any]]:
-        """What was called a hack, or quarantined by the referee, or withdrawn afterwards; the latest first.
+        """Evaluations judged a hack, quarantined by the referee, or withdrawn afterwards; the latest first.
 
         Args:
-            rule: only what this rule refused.
-            before: only what was recorded before the evaluation with this id.
+            rule: only those refused by this rule.
+            before: only those recorded before the evaluation with this id.
         """
         given = {
             "rule = ?": rule,
@@ -198,12 +198,12 @@ class Boards(Memory):
         )
 
     def refusal_rules(self) -> list[dict[str, Any]]:
-        """Rules that refused something, and how often."""
+        """Each rule that refused evaluations, and how many."""
         return self._connection.rows(
             "SELECT rule, count(*) AS evaluations FROM refusals GROUP BY rule ORDER BY evaluations DESC, rule"
         )
 
     def _version(self, problem: str) -> str:
-        """The version of a problem that is in use; empty where there is none."""
+        """The current version of a problem; empty if the problem is unknown."""
         rows = self._connection.rows("SELECT version FROM current_problems WHERE problem = ?", [problem])
         return str(rows[0]["version"]) if rows else ""

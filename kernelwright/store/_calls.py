@@ -1,4 +1,4 @@
-"""Calls of language models: replies, found again by what was asked; requests, with what they were reserved for."""
+"""Calls of language models: replies, found again by their question; requests, with their reserved tokens and cost."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Calls(Runs):
         step: int | None = None,
         evaluation_id: str | None = None,
     ) -> None:
-        """Keep calls that belong to no evaluation, or to one already stored."""
+        """Store calls that belong to no evaluation, or to a stored one."""
         context = {"run_id": run_id, "step": step, "evaluation_id": evaluation_id, "created_at": utc_now()}
         rows = [{"id": new_id(), **context, **call.model_dump()} for call in calls]
         self._connection.insert_all("llm_calls", rows)
 
     def llm_calls(self, *, run_id: str | None = None, evaluation_id: str | None = None) -> list[StoredCall]:
-        """Calls in order, of a run or of an evaluation or of all."""
+        """Calls in order: all, or those of a run or of an evaluation."""
         rows = self._connection.rows(
             "SELECT * FROM llm_calls WHERE (:run_id IS NULL OR run_id = :run_id) "
             "AND (:evaluation_id IS NULL OR evaluation_id = :evaluation_id) ORDER BY id",
@@ -67,10 +67,10 @@ class Calls(Runs):
         tokens: int,
         cost_usd: float | None,
     ) -> str:
-        """Reserve for a request that is about to be sent; returns its id.
+        """Reserve tokens and cost for a request that is about to be sent. Returns the request's id.
 
         Args:
-            tokens: the most that it can use. ``cost_usd``: the most that it can cost; None where nobody knows.
+            tokens: the most that it can use. ``cost_usd``: the most that it can cost; None if unknown.
         """
         request_id, now = new_id(), utc_now()
         row = {
@@ -95,9 +95,9 @@ class Calls(Runs):
         return request_id
 
     def settle_request(self, request_id: str, call: LLMCall, *, prompt: str, reply: str, run_id: str, step: int) -> str:
-        """Keep a reply, and what it used in place of what was reserved for it, in one transaction.
+        """Store a reply, and replace the reservation of its request by its actual usage, in one transaction.
 
-        A reply that came without its usage is kept, and its request booked as it was reserved.
+        If a reply came without usage data, it is stored and its request is booked with the reserved amounts.
 
         Returns:
             The call's id.
@@ -119,15 +119,15 @@ class Calls(Runs):
         return call_id
 
     def book_request(self, request_id: str, outcome: str) -> None:
-        """Nobody knows what a request used: it counts as it was reserved. ``outcome`` names the fault."""
+        """Book a request of unknown usage with its reserved amounts. ``outcome`` names the fault."""
         self._close(request_id, "state = 'booked', outcome = :outcome", outcome=outcome)
 
     def release_request(self, request_id: str, outcome: str) -> None:
-        """A request was refused before any work was done: it cost nothing. ``outcome`` names the fault."""
+        """Release a request that was refused before any work was done, at no cost. ``outcome`` names the fault."""
         self._close(request_id, "state = 'released', outcome = :outcome, tokens = 0, cost_usd = 0.0", outcome=outcome)
 
     def book_lost_requests(self, run_id: str) -> int:
-        """Book what a process of this run left open when it died; returns how many requests those were."""
+        """Book the requests that a dead process of this run left open. Returns their number."""
         return self._connection.execute(
             "UPDATE llm_requests SET state = 'booked', outcome = 'lost', updated_at = :now "
             "WHERE run_id = :run_id AND state = 'open'",
@@ -143,12 +143,12 @@ class Calls(Runs):
             raise StoreError(f"the store holds no request {request_id!r}")
 
     def spending(self, run_id: str) -> Spending:
-        """What a run's requests come to so far."""
+        """The sums of a run's requests so far."""
         rows = self._connection.rows(f"SELECT {_SUMS} FROM llm_requests WHERE run_id = ?", [run_id])
         return Spending(**rows[0])
 
     def problems_spending(self, run_id: str, problems: Sequence[str]) -> Spending:
-        """What a run's requests about some of its problems come to, replies that need no request included."""
+        """The sums of a run's requests about some of its problems, including replies that needed no request."""
         rows = self._connection.rows(
             "WITH wanted AS (SELECT value FROM json_each(:problems)), used AS ("
             "SELECT state, tokens, cost_usd FROM llm_requests WHERE run_id = :run AND problem IN wanted "
@@ -173,7 +173,7 @@ class Calls(Runs):
     # ---------------------------------------------------------------------------------------------- replies
 
     def keep_reply(self, call: LLMCall, *, prompt: str, reply: str, run_id: str | None, step: int | None) -> str:
-        """Keep a reply with its texts; returns the call's id. The hashes in ``call`` are made of these texts."""
+        """Store a reply with its texts. Returns the call's id. The hashes stored are those of the texts."""
         call_id = new_id()
         with self._connection.write():
             hashes = {
@@ -185,7 +185,7 @@ class Calls(Runs):
         return call_id
 
     def find_reply(self, key: str) -> LoggedReply | None:
-        """The first reply that was kept under a key."""
+        """The first reply stored under a key, or None."""
         rows = self._connection.rows("SELECT * FROM llm_calls WHERE key = ? ORDER BY id LIMIT 1", [key])
         return None if not rows else self._logged(rows[0])
 
@@ -210,7 +210,7 @@ class Calls(Runs):
         prompt: str,
         reused: bool,
     ) -> None:
-        """Keep which reply a run used at a place; the first use there stands."""
+        """Record which reply a run used at a place. An earlier record for the same place is not changed."""
         with self._connection.write():
             row = {
                 "run_id": run_id,

@@ -1,4 +1,4 @@
-"""What evaluations refer to: blobs, problems, environments, candidates with their ancestry, notes, search."""
+"""The records that evaluations refer to: blobs, problems, environments, candidates with ancestry, notes; and search."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _EXCERPT_WORDS = 16
 
 
 def version_of(problem: Problem) -> str:
-    """The name of a version of a problem by content, wherever its file lies: 16 hex digits.
+    """The content hash of a version of a problem, 16 hex digits.
 
-    The id names a variant already, and a note changes nothing that is judged.
+    The path, the variant and the note are left out: the id already names the variant, and a note affects no verdict.
     """
     identity = problem.model_dump(mode="python", exclude={"path": True, "variant": True, "meta": {"note"}})
     return sha256_text(dump_json(identity, sort_keys=True))[:16]
 
 
 class Catalog:
-    """Methods of the store about what is judged."""
+    """Methods of the store about problems, environments, candidates and notes."""
 
     _connection: Connection
 
     # ------------------------------------------------------------------------------------------------ blobs
 
     def put_blob(self, content: str | bytes, kind: str) -> str:
-        """Keep a text or bytes; returns its SHA-256. Equal content is kept once, under the kind it first had."""
+        """Store a text or bytes. Returns its SHA-256. Equal content is stored once, under its first kind."""
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
         sha256 = sha256_text(data)
         row = {"sha256": sha256, "kind": kind, "size_bytes": len(data), "content": data, "created_at": utc_now()}
@@ -47,7 +47,7 @@ class Catalog:
         """The content with this hash.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the store has no such content.
         """
         rows = self._connection.rows("SELECT content FROM blobs WHERE sha256 = ?", [sha256])
         if not rows:
@@ -55,16 +55,16 @@ class Catalog:
         return bytes(rows[0]["content"])
 
     def get_text(self, sha256: str) -> str:
-        """The text with this hash; raises UsageError like :meth:`get_blob`."""
+        """The text with this hash. Raises UsageError like :meth:`get_blob`."""
         return self.get_blob(sha256).decode("utf-8", "surrogatepass")
 
     # --------------------------------------------------------------------------------------------- problems
 
     def record_problem(self, problem: Problem) -> str:
-        """Keep this version of a problem and make it the current one; returns the version.
+        """Store this version of a problem and make it the current one. Returns the version.
 
-        A version is named by the hash of identity, source and metadata. Boards and look-ups see evaluations of the
-        current version only: a changed reference starts anew.
+        A version is the hash of identity, source and metadata. Boards and queries use only evaluations of the current
+        version, so a changed reference starts from scratch.
         """
         version = version_of(problem)
         with self._connection.write():
@@ -90,7 +90,7 @@ class Catalog:
         return version
 
     def problem(self, problem_id: str, *, version: str | None = None) -> Problem:
-        """A recorded problem: its current version, or the one asked for.
+        """A recorded problem, in its current version or the given one.
 
         Raises:
             UsageError: it was never recorded.
@@ -116,9 +116,9 @@ class Catalog:
         )
 
     def variants_of(self, problem: Problem) -> tuple[Problem, ...]:
-        """A problem in each of its variants that were ever recorded as the timed one, by number, in current versions.
+        """A problem in each variant that was ever recorded as the timed one, in current versions, sorted by number.
 
-        Those that were made of another text of the file, or of other domains, are left out.
+        Variants recorded from another text of the file, or with other domains, are left out.
         """
         rows = self._connection.rows(
             "SELECT problem FROM current_problems JOIN problems USING (version, problem) "
@@ -130,7 +130,7 @@ class Catalog:
         return tuple(one for one in found if version_of(one.declared) == wanted)
 
     def _version_in_use(self, problem_id: str, run_id: str | None) -> str:
-        """The version that a run is pinned to, else the current one."""
+        """The version that a run is pinned to, or else the current one."""
         rows = self._connection.rows(
             "SELECT version FROM run_problems WHERE run_id = :run AND problem = :problem "
             "UNION ALL SELECT version FROM current_problems WHERE problem = :problem LIMIT 1",
@@ -143,13 +143,13 @@ class Catalog:
     def add_generators(
         self, problem: Problem, wanted: Iterable[InputGenerator], *, author: str, evidence: Mapping[str, Any]
     ) -> int:
-        """Put generators into the archive of this version of a problem; returns how many were new.
+        """Add generators to the archive of this version of a problem. Returns how many were new.
 
-        The archive is the same whichever variant is timed: all of them are checked.
+        All variants share one archive, because all of them are checked whichever is timed.
 
         Args:
-            author: who proposed them.
-            evidence: for each generator's id, what it was admitted for; kept as JSON.
+            author: the author of the proposal.
+            evidence: by generator id, the reason for admitting it; stored as JSON.
         """
         with self._connection.write():
             version = self.record_problem(problem.declared)
@@ -168,12 +168,12 @@ class Catalog:
         return len(new)
 
     def archive(self, problem: Problem) -> tuple[InputGenerator, ...]:
-        """The generators of this version of a problem, oldest first; none where its text or domains have changed."""
+        """The generators of this version of a problem, oldest first. A changed text or domain makes a new version."""
         rows = self._generators(version_of(problem.declared))
         return tuple(load_record(InputGenerator, row["definition_json"]) for row in rows)
 
     def archived(self, problem: Problem) -> tuple[ArchivedGenerator, ...]:
-        """The same with who proposed each, when, and what it was admitted for."""
+        """Like :meth:`archive`, with each generator's author, time and evidence."""
         return tuple(
             ArchivedGenerator(
                 generator=load_record(InputGenerator, row["definition_json"]),
@@ -192,7 +192,7 @@ class Catalog:
     # ----------------------------------------------------------------------------------------- environments
 
     def record_environment(self, environment: Environment) -> str:
-        """Keep an environment; returns its id."""
+        """Store an environment. Returns its id."""
         row = {
             "id": environment.id,
             "device": environment.device,
@@ -206,7 +206,7 @@ class Catalog:
         return environment.id
 
     def environment(self, environment_id: str) -> Environment:
-        """A recorded environment; raises UsageError where there is none with this id."""
+        """A recorded environment. Raises UsageError for an unknown id."""
         rows = self._connection.rows("SELECT record_json FROM environments WHERE id = ?", [environment_id])
         if not rows:
             raise UsageError(f"the store knows no environment {environment_id!r}")
@@ -215,17 +215,17 @@ class Catalog:
     # ------------------------------------------------------------------------------------------- candidates
 
     def record_candidate(self, candidate: Candidate) -> str:
-        """Keep a candidate before it is judged; returns its hash.
+        """Store a candidate before it is judged. Returns its hash.
 
-        A candidate that the problem has already keeps its first author, operator and note; parents that are new are
-        added to its lineage.
+        A candidate that the problem already has keeps its first author, operator and note. New parents are added to its
+        lineage.
         """
         with self._connection.write():
             self._candidate_id(candidate)
         return candidate.sha256
 
     def _candidate_id(self, candidate: Candidate) -> str:
-        """The row of a candidate, made where it is missing."""
+        """The row id of a candidate. Makes the row if it is missing."""
         known = "SELECT id FROM candidates WHERE sha256 = ? AND problem = ?"
         key = [candidate.sha256, candidate.problem_id]
         rows = self._connection.rows(known, key)
@@ -245,15 +245,15 @@ class Catalog:
         """The candidate whose hash begins with ``sha_prefix`` (at least 6 hex digits).
 
         Args:
-            problem: needed only where one kernel was judged on several problems. Of several variants of one problem,
-                the first by number is meant where none is named.
+            problem: needed only if one kernel was judged on several problems. Without it, the first of several variants
+                of one problem is used.
 
         Raises:
-            UsageError: the prefix is malformed, matches nothing, or matches several (then it lists them).
+            UsageError: the prefix is malformed, or matches no candidate or several (the message lists them).
         """
         prefix = sha_prefix.strip().lower()
         if len(prefix) < _LEAST_PREFIX or not _HEX.fullmatch(prefix):
-            raise UsageError(f"{sha_prefix!r} is no kernel hash", hint=f"give at least {_LEAST_PREFIX} hex digits")
+            raise UsageError(f"{sha_prefix!r} is not a kernel hash", hint=f"give at least {_LEAST_PREFIX} hex digits")
         rows = self._connection.rows(
             "SELECT candidates.*, variant, suite, level, name FROM candidates "
             "LEFT JOIN current_problems USING (problem) LEFT JOIN problems USING (version) "
@@ -286,7 +286,7 @@ class Catalog:
         )
 
     def lineage(self, sha256: str) -> list[LineageEdge]:
-        """All edges above a candidate, nearest first. Edges may form a circle (a knob turned back); each comes once."""
+        """All edges above a candidate, nearest first, each once. Edges may form a cycle (a knob turned back)."""
         edges: dict[tuple[str, str, str], LineageEdge] = {}
         seen, layer, depth = {sha256}, [sha256], 1
         while layer:
@@ -313,7 +313,7 @@ class Catalog:
         run_id: str | None = None,
         step: int | None = None,
     ) -> str:
-        """Keep a piece of advice about a candidate; returns its id."""
+        """Store a piece of advice about a candidate. Returns its id."""
         with self._connection.write():
             note_id = new_id()  # under the lock: ids are in the order of commits
             row = {
@@ -336,7 +336,7 @@ class Catalog:
         return note_id
 
     def notes(self, *, candidate: str | None = None, run_id: str | None = None) -> list[Note]:
-        """Notes in the order in which they were made."""
+        """Notes, oldest first."""
         given = {"candidate = ?": candidate, "run_id = ?": run_id}
         wanted = {condition: value for condition, value in given.items() if value is not None}
         rows = self._connection.rows(
@@ -345,7 +345,7 @@ class Catalog:
         return [_note(row) for row in rows]
 
     def search(self, text: str, *, limit: int = 50) -> list[SearchHit]:
-        """Candidates whose source, or whose notes, hold all words of ``text``; best matches first, sources first."""
+        """Candidates whose source or notes contain all words of ``text``: sources before notes, best matches first."""
         with self._connection.raw() as database:
             query = str(database.quote_fts(text))
         if not query.replace('"', "").strip():

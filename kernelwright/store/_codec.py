@@ -1,7 +1,7 @@
-"""Records to JSON text and back, exactly.
+"""Converts records to JSON text and back, exactly.
 
-JSON has no infinities and no NaN, and pydantic would write them as null, which no float field takes back. Here they
-become the texts that pydantic's float parser reads, so that SQLite's own JSON functions still work on what is stored.
+JSON has no infinities and no NaN. Pydantic would write them as null, which no float field accepts. Here they become
+the strings that pydantic's float parser reads, so that SQLite's JSON functions still work on stored records.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 def dump_json(value: Any, *, sort_keys: bool = False) -> str:
-    """JSON of a record, or of plain data. Keys keep their order, since a record's hash may depend on it."""
+    """JSON of a record or of plain data. Keys keep their order, because a record's hash may depend on it."""
     plain = value.model_dump(mode="python") if isinstance(value, BaseModel) else value
     return json.dumps(_finite(plain), sort_keys=sort_keys, separators=(",", ":"), allow_nan=False, default=str)
 
 
 def load_record(kind: type[RecordT], text: str) -> RecordT:
-    """The record that :func:`dump_json` wrote."""
+    """Load a record from the JSON of :func:`dump_json`."""
     return kind.model_validate_json(text)
 
 

@@ -1,4 +1,4 @@
-"""One SQLite connection: opening, recognising what was opened, transactions, plain queries."""
+"""One SQLite connection: opens and recognises a file, runs transactions and plain queries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BETWEEN_TRIES_S = 0.02
 
 
 class Connection:
-    """A connection that the threads of one process share, one statement or transaction at a time."""
+    """A connection shared by the threads of one process, for one statement or transaction at a time."""
 
     def __init__(self, path: Path, *, readonly: bool, busy_timeout_s: float) -> None:
         self.path = path
@@ -37,14 +37,14 @@ class Connection:
                 raise
 
     def close(self) -> None:
-        """Close it; closing twice does nothing."""
+        """Close the connection. Closing twice does nothing."""
         with self._lock, named_errors(self.path):
             self._database.close()
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """A transaction; one inside another joins it. It takes the write lock at once, so that waiting for another
-        writer happens here, where SQLite can wait (a read transaction that turns into a writer fails instead)."""
+        """A transaction. A nested one joins the outer one. It takes the write lock at once, because SQLite can wait for
+        another writer here; a read transaction that turns into a writer fails instead."""
         if self.readonly:
             raise StoreError(
                 f"the store {self.path} was opened read-only", hint="open it for writing", path=str(self.path)
@@ -69,7 +69,7 @@ class Connection:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def read_only_rows(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
-        """As :meth:`rows`, for SQL of others: a statement that would write is refused."""
+        """Like :meth:`rows`, for SQL from users: statements that would write are refused."""
         with self._lock:
             self.rows("PRAGMA query_only = ON")
             try:
@@ -78,11 +78,11 @@ class Connection:
                 self.rows("PRAGMA query_only = OFF")
 
     def insert(self, table: str, row: Mapping[str, Any], *, unless_present: bool = False) -> None:
-        """Insert one row. ``unless_present`` lets a row with the same key stand; other constraints still hold."""
+        """Insert one row. ``unless_present`` keeps an existing row with the same key; other constraints still hold."""
         self.insert_all(table, [row], unless_present=unless_present)
 
     def insert_all(self, table: str, rows: Iterable[Mapping[str, Any]], *, unless_present: bool = False) -> None:
-        """Insert rows with equal columns, inside a transaction."""
+        """Insert rows that have the same columns, inside a transaction."""
         materialised = list(rows)
         if not materialised:
             return
@@ -95,13 +95,13 @@ class Connection:
             )
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> int:
-        """Run one writing statement in a transaction; returns the number of rows it changed."""
+        """Run one writing statement in a transaction. Returns the number of changed rows."""
         with self.write():
             return int(self._database.execute(sql, parameters).rowcount)
 
     @contextmanager
     def raw(self) -> Iterator[Database]:
-        """The sqlite-utils database, for what must run outside a transaction (backup, vacuum)."""
+        """The sqlite-utils database, for operations that must run outside a transaction (backup, vacuum)."""
         with self._lock, named_errors(self.path):
             yield self._database
 
@@ -127,8 +127,8 @@ def _connect(path: Path, readonly: bool, busy_timeout_s: float) -> Database:
 
 
 def _mode(path: Path, readonly: bool) -> str:
-    """How to open the file. In a folder that cannot be written, SQLite can make no index of the write-ahead log; where
-    there is no log, nobody is writing, and the file can be read as it is."""
+    """The mode parameters of the file's URI. In a read-only folder, SQLite cannot make an index of the write-ahead log.
+    If there is no log, no process is writing, and the file can be read as immutable."""
     if not readonly:
         return "mode=rwc"
     quiet = not path.with_name(f"{path.name}-wal").exists() and not os.access(path.parent, os.W_OK)
@@ -136,7 +136,7 @@ def _mode(path: Path, readonly: bool) -> str:
 
 
 def _prepare(database: Database, path: Path, readonly: bool, busy_timeout_s: float) -> None:
-    """Refuse what is not ours; create and migrate what is."""
+    """Refuse files that are not stores. Create and migrate the schema of a store."""
     fresh = _is_fresh(database, path)
     if readonly:
         if fresh or MIGRATIONS.pending(database):
@@ -161,10 +161,10 @@ def _prepare(database: Database, path: Path, readonly: bool, busy_timeout_s: flo
 
 
 def _is_fresh(database: Database, path: Path) -> bool:
-    """True for an empty database, False for a store of ours.
+    """Whether the database is empty (True) or a kernelwright store (False).
 
     Raises:
-        StoreError: the file belongs to something else.
+        StoreError: the file is a database of another program.
     """
     marker = database.execute("PRAGMA application_id").fetchone()[0]
     tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -187,7 +187,7 @@ def _refuse_newer(database: Database, path: Path) -> None:
 
 
 def _enable_wal(database: Database, deadline: float) -> None:
-    """Switch to write-ahead logging. SQLite does not wait for a lock here, so this does."""
+    """Switch to write-ahead logging. SQLite does not wait for a lock here, so this function does."""
     while True:
         try:
             database.enable_wal()

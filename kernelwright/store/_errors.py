@@ -1,4 +1,4 @@
-"""SQLite's errors as :class:`StoreError`: which file, what happened, what to do."""
+"""Converts SQLite's errors to :class:`StoreError`, with the file, the fault and a hint."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ADVICE: dict[int, tuple[str, str]] = {
     sqlite3.SQLITE_CORRUPT: ("is damaged", "run 'kernelwright store check', and restore a backup if it confirms this"),
     sqlite3.SQLITE_IOERR: ("could not be read or written", f"check the disk; {_SAFE}"),
     sqlite3.SQLITE_TOOBIG: ("was given a value that is too large", "nothing was written; shorten the text"),
-    sqlite3.SQLITE_CONSTRAINT: ("refused a row", "nothing was written; rows must refer to what is stored already"),
+    sqlite3.SQLITE_CONSTRAINT: ("refused a row", "nothing was written; rows must refer to stored rows"),
 }
 _LEAST_FREE_BYTES = 2**20
 
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite or the file system raises about ``path`` into a StoreError."""
+    """Turn errors of SQLite or the file system about ``path`` into a StoreError."""
     try:
         yield
     except sqlite3.Error as error:

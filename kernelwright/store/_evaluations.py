@@ -1,4 +1,4 @@
-"""Evaluations: written whole in one transaction, never changed; the board is read from them."""
+"""Evaluations. Each is written in one transaction and never changed; boards are read from them."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Evaluations(Calls):
         purpose: str = "search",
         action: Mapping[str, Any] | None = None,
     ) -> str:
-        """Write a verdict with all its evidence, whole or not at all; returns the evaluation's id.
+        """Write a verdict with all its evidence, atomically. Returns the evaluation's id.
 
         It belongs to the version of the problem that the run is pinned to, or else the current one. A candidate is
-        kept once for each problem; judging it again is a new evaluation. ``purpose``: ``contest`` where a search had it
-        judged again beside its rivals, ``remeasure`` where merely again. ``action`` is the account of what was asked
-        for and done, as plain JSON, from which the state of a search follows.
+        stored once for each problem; judging it again makes a new evaluation. ``purpose``: ``contest`` if a search had
+        it judged again beside its rivals, ``remeasure`` if it was only judged again. ``action`` records in plain JSON
+        the requested and performed action; the state of a search follows from it.
 
         Raises:
             StoreError: verdict, candidate and environment do not belong together; the problem or run is unknown; the
-                database is locked or the disk full. Nothing was written then.
+                database is locked or the disk full. Nothing is written then.
         """
         _refuse_mismatch(evaluation)
         with self._connection.write():
@@ -75,7 +75,7 @@ class Evaluations(Calls):
         return evaluation_id
 
     def _refuse_other_variant(self, verdict: Verdict, version: str) -> None:
-        """A time on one shape can never stand for another one."""
+        """Raise StoreError if the verdict is about another variant: a time on one shape never counts for another."""
         if verdict.variant is None:
             return
         rows = self._connection.rows("SELECT variant FROM problems WHERE version = ?", [version])
@@ -102,7 +102,7 @@ class Evaluations(Calls):
             self._connection.insert("artifacts", {**key, "name": name, "blob_sha256": blob})
 
     def quarantine(self, evaluation_id: str, reason: str) -> None:
-        """Withdraw an evaluation: it stays, but counts on no board. Raises UsageError where there is none."""
+        """Withdraw an evaluation: it is kept, but counts on no board. Raises UsageError for an unknown id."""
         if not reason:
             raise UsageError("a quarantine needs a reason")
         with self._connection.write():
@@ -113,7 +113,7 @@ class Evaluations(Calls):
     # ---------------------------------------------------------------------------------------------- reading
 
     def evaluation(self, evaluation_id: str) -> StoredEvaluation:
-        """One evaluation with its raw samples and artifacts; raises UsageError where there is none."""
+        """One evaluation with its raw samples and artifacts. Raises UsageError for an unknown id."""
         return self._stored(self._rows_of_evaluation(evaluation_id)[0], whole=True)
 
     def _rows_of_evaluation(self, evaluation_id: str) -> list[dict[str, Any]]:
@@ -133,17 +133,17 @@ class Evaluations(Calls):
         confirmed: bool | None = None,
         purpose: str | None = None,
     ) -> StoredEvaluation | None:
-        """The latest evaluation of a candidate, without samples and artifacts; None where it was never judged.
+        """The latest evaluation of a candidate, without samples and artifacts; None if it was never judged.
 
-        Only evaluations of the version in use count (the run's, or the current one), and none that is quarantined.
+        Only evaluations of the version in use (the run's, or the current one) count. Quarantined ones do not.
 
         Args:
             candidate: full hash.
-            run_id: only those of this run.
-            environment: only those in this environment (its id).
-            control: look among control evaluations instead of candidates'.
-            confirmed: True: only those whose confirmation ran, with whatever end; False: only others; None: either.
-            purpose: only those of this purpose.
+            run_id: only evaluations of this run.
+            environment: only evaluations in the environment with this id.
+            control: search control evaluations instead of those of candidates.
+            confirmed: True: only those whose confirmation ran, passed or not; False: only the others; None: all.
+            purpose: only evaluations for this purpose.
         """
         found = self.evaluations(
             run_id=run_id,
@@ -174,10 +174,10 @@ class Evaluations(Calls):
         newest_first: bool = False,
         limit: int | None = None,
     ) -> list[StoredEvaluation]:
-        """Evaluations in the order in which they were recorded, without samples and artifacts.
+        """Evaluations in the order of recording, without samples and artifacts.
 
-        Each argument that is given narrows them; ``before``: only those recorded before what has that id, a run for
-        example; ``current_only`` leaves out those of earlier versions of a problem.
+        Each given argument narrows the selection. ``before``: only those recorded before the record with that id, for
+        example a run. ``current_only`` leaves out those of earlier versions of a problem.
         """
         wanted = {
             "evaluations.run_id = ?": run_id,
@@ -202,7 +202,7 @@ class Evaluations(Calls):
         return [self._stored(row, whole=False) for row in rows]
 
     def samples(self, evaluation_id: str) -> tuple[TimingSample, ...]:
-        """The raw timing samples of an evaluation in the order in which they were taken."""
+        """The raw timing samples of an evaluation, in the order of measurement."""
         rows = self._connection.rows(
             'SELECT role, process, pair, position AS "order", calls, latency_ms, phase FROM timing_samples '
             "WHERE evaluation_id = ? ORDER BY number",
@@ -211,7 +211,7 @@ class Evaluations(Calls):
         return tuple(TimingSample(**row) for row in rows)
 
     def artifacts(self, evaluation_id: str) -> dict[str, str]:
-        """The texts kept with an evaluation by name. They may quote hostile text: escape them where they are shown."""
+        """The texts stored with an evaluation, by name. They may quote hostile text, so escape them before display."""
         rows = self._connection.rows(
             "SELECT name, content FROM artifacts JOIN blobs ON blobs.sha256 = artifacts.blob_sha256 "
             "WHERE evaluation_id = ? ORDER BY name",
@@ -229,11 +229,11 @@ class Evaluations(Calls):
     ) -> list[BestRow]:
         """The candidate with the greatest lower bound of its speedup, for each problem, language and environment.
 
-        A problem of which another variant is timed is a problem of its own, with an id of its own.
+        A problem with another variant timed is a separate problem with its own id.
 
-        Only what passed, was timed, is no control and is not quarantined counts, on the current version of the
-        problem. A candidate's confirmation replaces its search timing, and no search timing ranks above a confirmation.
-        A kernel that is not eligible, and so on no board, is the best where none that is eligible comes up to it.
+        Only evaluations of the current version count, and only if they passed, were timed, and are neither controls nor
+        quarantined. A candidate's confirmation replaces its search timing, and no search timing ranks above a
+        confirmation. An ineligible kernel, which is on no board, is the best if no eligible one ranks above it.
         """
         place = "rank = 1 AND confirmed" if confirmed_only else "rank = 1"
         rows = self._connection.rows(
@@ -248,7 +248,7 @@ class Evaluations(Calls):
         return list(firsts.values())
 
     def search_statuses(self, run_id: str) -> dict[tuple[str, str], Status]:
-        """How a run's candidates fared in the search, by problem and candidate's hash."""
+        """The status of each of a run's candidates in the search, by problem and candidate hash."""
         rows = self._connection.rows(
             "SELECT problem, sha256, status FROM evaluations JOIN candidates ON candidates.id = candidate_id "
             "WHERE run_id = ? AND confirmed = 0 AND control = 0 AND coalesce(failed_stage, '') <> 'confirm' "
@@ -274,7 +274,7 @@ class Evaluations(Calls):
 
 
 def _refuse_mismatch(evaluation: Evaluation) -> None:
-    """Metrics can never belong to another kernel, problem or machine."""
+    """Raise StoreError if the verdict is about another kernel, problem or machine than the evaluation."""
     verdict, candidate = evaluation.verdict, evaluation.candidate
     pairs = {
         "candidate": (verdict.candidate, candidate.sha256),
@@ -314,7 +314,7 @@ def _verdict_columns(verdict: Verdict) -> dict[str, Any]:
 
 def _sample_row(sample: TimingSample) -> dict[str, Any]:
     row = sample.model_dump()
-    row["position"] = row.pop("order")  # "order" is a word of SQL
+    row["position"] = row.pop("order")  # "order" is an SQL keyword
     return row
 
 

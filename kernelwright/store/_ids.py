@@ -14,7 +14,7 @@ _RANDOM_BITS = 80
 class UlidMaker:
     """Makes ULIDs (48 bits of milliseconds, 80 random bits), each greater than the one before.
 
-    Within one millisecond, or when the wall clock steps back, the previous value is counted up: that keeps "the
+    Within one millisecond, or when the wall clock steps back, the previous value is incremented. This keeps "the
     latest evaluation" well defined. Specification: https://github.com/ulid/spec.
     """
 
@@ -38,5 +38,5 @@ new_id = UlidMaker()
 
 
 def utc_now() -> str:
-    """The time in UTC, such as ``2026-03-01T12:00:00.123Z``."""
+    """The current time in UTC, such as ``2026-03-01T12:00:00.123Z``."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

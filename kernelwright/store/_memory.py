@@ -1,4 +1,4 @@
-"""What later runs may learn from: every kernel with what was measured of it, and what Judges found out."""
+"""Data that later runs can learn from: all kernels with their measurements, and the insights of Judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelwright.records.runs import Insight
 from kernelwright.store._rows import StoredInsight, TriedKernel
 from kernelwright.store._samples import Samples
 
-# What was recorded before a run began, and is not its own: the same rows whenever the run asks.
+# Evaluations recorded before a run began that are not its own. The run gets the same rows whenever it asks.
 _EARLIER = "(:run IS NULL OR (evaluations.id < :run AND evaluations.run_id IS NOT :run))"
 _JUDGED = (
     "FROM evaluations JOIN candidates ON candidates.id = evaluations.candidate_id "
@@ -23,13 +23,13 @@ _IN_FORCE = (
 
 
 class Memory(Samples):
-    """Methods of the store about what was learned."""
+    """Methods of the store about tried kernels and insights."""
 
     def tried(self, *, before_run: str | None = None, backend: str | None = None) -> list[TriedKernel]:
-        """Every evaluation of a candidate in the order in which they were recorded, without texts of kernels.
+        """All evaluations of candidates in the order of recording, without the kernels' texts.
 
         Args:
-            before_run: only those that were there when this run began, and none of its own.
+            before_run: only evaluations recorded before this run began, and none of its own.
             backend: only kernels in this language.
         """
         rows = self._connection.rows(
@@ -46,7 +46,7 @@ class Memory(Samples):
         return [_tried(row) for row in rows]
 
     def insights(self, *, before_run: str | None = None, backend: str | None = None) -> list[StoredInsight]:
-        """What Judges found out, in the order in which they said it; the arguments are those of :meth:`tried`."""
+        """The insights of Judges, oldest first. The arguments are those of :meth:`tried`."""
         rows = self._connection.rows(
             "SELECT notes.id AS note_id, notes.run_id, candidates.problem, evaluations.problem_version AS version, "
             "candidates.backend, environments.device_class, "
@@ -63,7 +63,7 @@ class Memory(Samples):
         ]
 
     def problem_sources(self) -> dict[str, str]:
-        """The text of each version of each problem, by the version."""
+        """The text of each version of each problem, by version."""
         rows = self._connection.rows(
             "SELECT version, content FROM problems JOIN blobs ON blobs.sha256 = problems.source_sha256"
         )
@@ -71,7 +71,7 @@ class Memory(Samples):
 
 
 def _tried(row: dict[str, Any]) -> TriedKernel:
-    """A row as a record, made without validation: there may be very many, and a store's rows were validated once."""
+    """Turn a row into a record without validation: rows may be many, and they were validated when stored."""
     return TriedKernel.model_construct(
         status=Status(row.pop("status")),
         knobs=json.loads(row.pop("knobs_json")),

@@ -1,4 +1,4 @@
-"""What the store hands back, beside the records of :mod:`kernelwright.records`."""
+"""Records that only the store returns, in addition to those of :mod:`kernelwright.records`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ JobState = Literal["pending", "running", "done", "failed"]
 class StoredEvaluation(Record):
     """One evaluation as it was recorded.
 
-    ``quarantined`` is the reason where it was withdrawn afterwards; ``purpose`` says why it was made, and ``action``
-    what was asked for and done (see :meth:`Store.record_evaluation`).
+    ``quarantined`` is the reason why it was withdrawn afterwards, or None. ``purpose`` says why it was made, and
+    ``action`` records the requested and performed action (see :meth:`Store.record_evaluation`).
     """
 
     id: str
@@ -48,24 +48,24 @@ class StoredEvaluation(Record):
 
     @property
     def candidate(self) -> Candidate:
-        """What was judged."""
+        """The judged candidate."""
         return self.evaluation.candidate
 
     @property
     def verdict(self) -> Verdict:
-        """What the referee said."""
+        """The referee's verdict."""
         return self.evaluation.verdict
 
     @property
     def environment(self) -> Environment:
-        """Where it was judged."""
+        """The environment in which it was judged."""
         return self.evaluation.environment
 
 
 class TriedKernel(Record):
-    """One evaluation, as far as it says what a change of a kernel brought.
+    """One evaluation, reduced to the fields that show the effect of a change of a kernel.
 
-    ``speedup`` is by baseline and ``rivals`` by the hash of what it was timed beside. ``action`` as with
+    ``speedup`` is keyed by baseline, and ``rivals`` by the hash of the kernel timed beside it. ``action`` is that of
     :class:`StoredEvaluation`.
     """
 
@@ -92,7 +92,7 @@ class TriedKernel(Record):
 
 
 class StoredInsight(Record):
-    """Something that a Judge found out, and about what: ``bound`` is what limited the kernel that it looked at."""
+    """An insight of a Judge and its subject. ``bound`` is the resource that limited the kernel that the Judge saw."""
 
     note_id: str
     run_id: str | None
@@ -108,9 +108,9 @@ class Sample(Record):
     """One of several independent answers to a problem of a run.
 
     Attributes:
-        number: from 0, in the order in which they were asked for.
-        candidate: None where none came, and ``reason`` says why.
-        claimed: what somebody else's evaluation said of it, as it was read; None where there is nothing of the kind.
+        number: from 0, in the order of the requests.
+        candidate: the answer; None if there is none, and ``reason`` says why.
+        claimed: the result of another evaluator, as it was read, or None.
     """
 
     problem: str
@@ -123,8 +123,8 @@ class Sample(Record):
 class BestRow(Record):
     """The best candidate of one problem in one language and environment against one baseline.
 
-    ``variant`` is the number of the variant that was timed, ``inputs`` what a call was given, in words; empty in what
-    was recorded before these were kept. ``eligible`` is False of one that libraries work for, and that no board has.
+    ``variant`` is the number of the timed variant. ``inputs`` are the inputs of a call in words; empty in old records
+    that lack them. ``eligible`` is False if libraries do too much of the work; then it is on no board.
     """
 
     problem: str
@@ -145,7 +145,7 @@ class BestRow(Record):
 
 
 class RunRow(Record):
-    """One run: what was asked, how it stands, the wall-clock seconds it has used."""
+    """One run: its configuration, its status, and the wall-clock seconds it has used."""
 
     id: str
     config: RunConfig
@@ -157,9 +157,9 @@ class RunRow(Record):
 
 
 class RunCosts(Record):
-    """What a run used. ``cost_usd`` is None where the cost of any call is unknown.
+    """The resources that a run used. ``cost_usd`` is None if the cost of any call is unknown.
 
-    ``booked_*``: requests of which nobody knows what they used; they count as much as was reserved for them.
+    ``booked_*``: requests of unknown usage; they count with the amounts reserved for them.
     """
 
     run_id: str
@@ -180,7 +180,7 @@ class RunCosts(Record):
 
 
 class ProblemState(Record):
-    """How far a run is with one problem, and with which version of it."""
+    """The state of one problem in a run, and the version of it that the run uses."""
 
     problem: str
     version: str
@@ -190,7 +190,7 @@ class ProblemState(Record):
 
 
 class Event(Record):
-    """Something that happened, in a run or (``run_id`` None) outside one."""
+    """An event, in a run or (``run_id`` None) outside of runs."""
 
     id: str
     run_id: str | None
@@ -213,7 +213,7 @@ class Note(Record):
 
 
 class StoredCall(Record):
-    """A call of a language model, and what it was made for."""
+    """A call of a language model, and the run, step and evaluation that it belongs to."""
 
     id: str
     run_id: str | None
@@ -224,7 +224,7 @@ class StoredCall(Record):
 
 
 class LoggedReply(Record):
-    """A reply that was kept, with its text."""
+    """A stored reply with its text."""
 
     id: str
     call: LLMCall
@@ -232,7 +232,7 @@ class LoggedReply(Record):
 
 
 class UsedReply(Record):
-    """Which reply a run used at which place, and the prompt that was asked there."""
+    """The reply that a run used at one place, and the prompt sent there."""
 
     problem: str
     step: int
@@ -245,9 +245,9 @@ class UsedReply(Record):
 
 
 class Spending(Record):
-    """What a run's requests come to: those that are closed, and what is reserved for those that are open.
+    """The sums of a run's requests: usage of the closed ones, and reservations of the open ones.
 
-    Costs are of those whose price is known; ``unknown`` counts the others.
+    Costs include only requests with a known price; ``unknown`` counts the others.
     """
 
     tokens: int
@@ -259,9 +259,9 @@ class Spending(Record):
 
 
 class RequestCount(Record):
-    """How many requests of a role ended in the same way; ``outcome`` is "reply" or names a fault.
+    """The number of requests of a role with the same outcome. ``outcome`` is "reply" or names a fault.
 
-    ``cost_usd`` is None where the cost of one of them is not known.
+    ``cost_usd`` is None if the cost of any of them is unknown.
     """
 
     role: str
@@ -273,7 +273,7 @@ class RequestCount(Record):
 
 
 class ArchivedGenerator(Record):
-    """A generator of inputs in a problem's archive. ``evidence``: what it was admitted for, as its author says."""
+    """A generator of inputs in a problem's archive. ``evidence``: the author's reason for admitting it."""
 
     generator: InputGenerator
     author: str
@@ -291,7 +291,7 @@ class LineageEdge(Record):
 
 
 class SearchHit(Record):
-    """One match. ``excerpt`` quotes candidate source or a note: text of others, to be escaped where shown."""
+    """One match. ``excerpt`` quotes candidate source or a note: untrusted text, so escape it before display."""
 
     kind: Literal["source", "note"]
     candidate: str
@@ -300,7 +300,7 @@ class SearchHit(Record):
 
 
 class IntegrityReport(Record):
-    """What ``check`` found. Orphans and unknown parents are no damage; all else is."""
+    """The result of ``check``. Only ``damage`` is a fault; orphaned blobs and unknown parents are not."""
 
     damage: tuple[str, ...]
     orphan_blobs: tuple[str, ...]
@@ -309,5 +309,5 @@ class IntegrityReport(Record):
 
     @property
     def ok(self) -> bool:
-        """True where nothing is damaged."""
+        """Whether nothing is damaged."""
         return not self.damage

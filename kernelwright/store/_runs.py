@@ -1,4 +1,4 @@
-"""Runs: what was asked, how each problem stands, what happened, what was spent."""
+"""Runs: their configuration, the state of each problem, events, and costs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Runs(Catalog):
     """Methods of the store about runs."""
 
     def create_run(self, config: RunConfig, problems: Sequence[Problem]) -> str:
-        """Start a run, pinned to these versions of its problems; returns its id. Its status is ``running``."""
+        """Start a run, pinned to these versions of its problems, with status ``running``. Returns its id."""
         with self._connection.write():
-            run_id, now = new_id(), utc_now()  # under the lock: what is stored already has a smaller id
+            run_id, now = new_id(), utc_now()  # under the lock: all stored records have smaller ids
             row = {
                 "id": run_id,
                 "config_json": dump_json(config),
@@ -46,10 +46,10 @@ class Runs(Catalog):
         return run_id
 
     def add_run_problem(self, run_id: str, problem: Problem) -> None:
-        """Let a run go on to one more problem, pinned to this version; nothing where it has that problem already.
+        """Add a problem to a run, pinned to this version. Does nothing if the run already has that problem.
 
         Raises:
-            UsageError: an unknown run.
+            UsageError: the run is unknown.
         """
         with self._connection.write():
             config = self.run(run_id).config
@@ -69,16 +69,16 @@ class Runs(Catalog):
             self.set_run_config(run_id, config.model_copy(update={"problems": (*config.problems, problem.id)}))
 
     def set_run_status(self, run_id: str, status: RunStatus) -> None:
-        """Change a run's status; raises UsageError for an unknown run or status."""
+        """Change a run's status. Raises UsageError for an unknown run or status."""
         _known(status, get_args(RunStatus), "run status")
         self._change_run("status = :value", run_id, status)
 
     def set_run_config(self, run_id: str, config: RunConfig) -> None:
-        """Change what a run is asked to do from now on, such as its budgets; raises UsageError for an unknown run."""
+        """Change a run's configuration, such as its budgets, from now on. Raises UsageError for an unknown run."""
         self._change_run("config_json = :value", run_id, dump_json(config))
 
     def add_run_seconds(self, run_id: str, seconds: float) -> float:
-        """Add wall-clock seconds to what a run has used; returns the sum over all its sessions."""
+        """Add wall-clock seconds to a run. Returns the sum over all its sessions."""
         with self._connection.write():
             self._change_run("seconds = seconds + :value", run_id, seconds)
             return self.run(run_id).seconds
@@ -92,10 +92,10 @@ class Runs(Catalog):
             raise _no_run(run_id)
 
     def run(self, run_id: str) -> RunRow:
-        """A run by its id, or by a beginning of it that only one run has.
+        """A run by its id, or by a unique prefix of it.
 
         Raises:
-            UsageError: no run, or several, begin so.
+            UsageError: no run, or several, match.
         """
         wanted = run_id.strip().upper()
         rows = self._connection.rows(
@@ -111,7 +111,7 @@ class Runs(Catalog):
         return _run(rows[0])
 
     def run_status(self, run_id: str) -> RunStatus:
-        """How a run stands, by its whole id; raises UsageError for an unknown run."""
+        """A run's status, by its full id. Raises UsageError for an unknown run."""
         rows = self._connection.rows("SELECT status FROM runs WHERE id = ?", [run_id])
         if not rows:
             raise _no_run(run_id)
@@ -122,11 +122,11 @@ class Runs(Catalog):
         return [_run(row) for row in self._connection.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", [limit])]
 
     def device_seconds(self, run_id: str) -> float:
-        """Seconds that the referee spent on a run's candidates, all stages of all its evaluations."""
+        """Seconds that the referee spent on a run's candidates, over all stages of all its evaluations."""
         return self.device_seconds_after(run_id, "")[0]
 
     def device_seconds_after(self, run_id: str, after: str) -> tuple[float, str]:
-        """Those of the evaluations that came later than one, and the latest one's id (``after`` where none came)."""
+        """The referee's seconds for a run's evaluations after ``after``, and the id of the latest (or ``after``)."""
         rows = self._connection.rows(
             "SELECT coalesce(max(id), :after) AS latest, "
             "total((SELECT total(value) FROM json_each(verdict_json, '$.seconds'))) AS seconds "
@@ -136,7 +136,7 @@ class Runs(Catalog):
         return float(rows[0]["seconds"]), str(rows[0]["latest"])
 
     def mean_evaluation_seconds(self, latest: int = 200) -> float | None:
-        """Seconds that the referee spent on a candidate, on average over the latest; None where there is none yet."""
+        """Mean seconds that the referee spent on a candidate, over the latest unconfirmed evaluations; None if none."""
         rows = self._connection.rows(
             "SELECT avg(seconds) AS seconds FROM (SELECT "
             "(SELECT total(value) FROM json_each(verdict_json, '$.seconds')) AS seconds "
@@ -146,7 +146,7 @@ class Runs(Catalog):
         return None if rows[0]["seconds"] is None else float(rows[0]["seconds"])
 
     def run_costs(self, run_id: str) -> RunCosts:
-        """What a run used; raises UsageError for an unknown run."""
+        """The resources that a run used. Raises UsageError for an unknown run."""
         rows = self._connection.rows("SELECT * FROM run_costs WHERE run_id = ?", [run_id])
         if not rows:
             raise _no_run(run_id)
@@ -155,7 +155,7 @@ class Runs(Catalog):
     # --------------------------------------------------------------------------------------- a run's problems
 
     def set_problem_state(self, run_id: str, problem_id: str, state: JobState, detail: str = "") -> None:
-        """Say how far a run is with a problem; raises UsageError where the run has no such problem."""
+        """Set the state of a problem in a run. Raises UsageError if the run has no such problem."""
         _known(state, get_args(JobState), "problem state")
         changed = self._connection.execute(
             "UPDATE run_problems SET state = :state, detail = :detail, updated_at = :now "
@@ -166,7 +166,7 @@ class Runs(Catalog):
             raise UsageError(f"run {run_id} has no problem {problem_id!r}", hint="'kernelwright runs show' lists them")
 
     def problem_states(self, run_id: str) -> list[ProblemState]:
-        """A run's problems in the order in which they were asked for."""
+        """The states of a run's problems, in the order of the request."""
         rows = self._connection.rows(
             "SELECT problem, version, state, detail, updated_at FROM run_problems WHERE run_id = ? ORDER BY position",
             [run_id],
@@ -174,13 +174,13 @@ class Runs(Catalog):
         return [ProblemState(**row) for row in rows]
 
     def run_problems(self, run_id: str) -> list[Problem]:
-        """A run's problems in the order in which they were asked for, in the versions that it is pinned to."""
+        """A run's problems in the order of the request, in the versions that the run is pinned to."""
         return [self.problem(item.problem, version=item.version) for item in self.problem_states(run_id)]
 
     # ------------------------------------------------------------------------------------------------- events
 
     def event(self, run_id: str | None, kind: str, data: Mapping[str, Any] | None = None) -> str:
-        """Keep something that happened; returns its id."""
+        """Store an event. Returns its id."""
         event_id = new_id()
         row = {
             "id": event_id,
@@ -193,7 +193,7 @@ class Runs(Catalog):
         return event_id
 
     def events(self, run_id: str | None, *, after: str = "", kind: str | None = None) -> list[Event]:
-        """Events of a run (None: those outside any run) in order, later than the event ``after``."""
+        """Events of a run (None: those outside of runs) after the event ``after``, in order."""
         rows = self._connection.rows(
             "SELECT * FROM events WHERE run_id IS :run_id AND id > :after AND kind = coalesce(:kind, kind) ORDER BY id",
             {"run_id": run_id, "after": after, "kind": kind},
@@ -211,4 +211,4 @@ def _no_run(run_id: str) -> UsageError:
 
 def _known(value: str, choices: tuple[str, ...], what: str) -> None:
     if value not in choices:
-        raise UsageError(f"{value!r} is no {what}", hint=f"one of {', '.join(choices)}")
+        raise UsageError(f"{value!r} is not a {what}", hint=f"one of {', '.join(choices)}")

@@ -1,4 +1,4 @@
-"""Samples: independent answers to the problems of a run, kept before anybody judges them."""
+"""Samples: independent answers to the problems of a run, stored before they are judged."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Samples(Evaluations):
     """Methods of the store about samples."""
 
     def create_bench(self, config: RunConfig, problems: Sequence[Problem], samples: Sequence[Sample] = ()) -> str:
-        """Start a run of a bench with the samples that are there already, whole or not at all; returns its id.
+        """Start a run of a bench with its existing samples, atomically. Returns the run's id.
 
         Raises:
-            UsageError: there is a bench of the plan's name.
-            StoreError: as :meth:`add_sample`.
+            UsageError: the store already has a bench of that name.
+            StoreError: see :meth:`add_sample`.
         """
         name = (config.bench or {}).get("name")
         with self._connection.write():
@@ -44,11 +44,11 @@ class Samples(Evaluations):
         return run_id
 
     def add_sample(self, run_id: str, sample: Sample) -> None:
-        """Keep one answer, whole or not at all.
+        """Store one answer, atomically.
 
         Raises:
-            StoreError: the run has this sample already, or has no such problem; or the sample has neither a candidate
-                nor a reason why there is none.
+            StoreError: the run already has this sample, or has no such problem; or the sample has neither a candidate
+                nor a reason why it has none.
         """
         candidate = sample.candidate
         with self._connection.write():
@@ -67,7 +67,7 @@ class Samples(Evaluations):
             self._connection.insert("samples", row)
 
     def run_samples(self, run_id: str, problem: str | None = None) -> list[Sample]:
-        """The samples of a run, or of one of its problems: in the run's order of problems, then by number."""
+        """The samples of a run, or of one of its problems, in the run's order of problems and then by number."""
         rows = self._connection.rows(
             f"{_SELECT} JOIN run_problems ON run_problems.run_id = samples.run_id "
             "AND run_problems.problem = samples.problem "

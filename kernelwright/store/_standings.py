@@ -1,21 +1,21 @@
-"""What boards are read from: tables that triggers keep in step with the evidence, so that no page looks at all of it.
+"""Tables from which boards are read. Triggers keep them consistent with the evidence, so pages need not scan it all.
 
-``rulings`` has the evaluation by which each candidate stands in each environment, ``standings`` what it measured there
-against each baseline, ``improvements`` those standings that were better than all earlier ones of their entrant, and
-``tallies`` counts. Kernels that are not eligible stand among themselves: they have ranks there, and no improvements.
-All of it can be made anew from the evidence at any time (:data:`REBUILD`); ``Store.check`` holds it against that.
+``rulings`` has the decisive evaluation of each candidate in each environment. ``standings`` has its measurements there
+against each baseline. ``improvements`` has the standings that were better than all earlier ones of their entrant, and
+``tallies`` has counts. Ineligible kernels are ranked among themselves and have no improvements. All these tables can be
+rebuilt from the evidence at any time (:data:`REBUILD`); ``Store.check`` compares them with it.
 """
 
 from __future__ import annotations
 
 import re
 
-# What ranks first: confirmations, since the best of many search timings is too good to be true; then the lower bound.
+# Ranking: confirmations first, as the best of many search timings is too good to be true; then by the lower bound.
 WITHDRAWN = "withdrawn"
 RANKING = "confirmed DESC, low DESC, evaluation_id"
 
-# The latest decisive evaluation rules (a confirmation, a refusal on its merits, or one that was withdrawn afterwards).
-# While there is none the latest one rules, a search timing or that it is not eligible for a board.
+# The latest decisive evaluation rules: a confirmation, a refusal on its merits, or one that was withdrawn afterwards.
+# Without a decisive one, the latest other one rules: a search timing, or a verdict that the kernel is ineligible.
 _WITHDRAWN = "EXISTS (SELECT 1 FROM quarantines WHERE quarantines.evaluation_id = {of}.id)"
 _COUNTS = """{of}.control = 0 AND (
     ({of}.status = 'PASSED' AND {of}.latency_ms IS NOT NULL)
@@ -35,7 +35,7 @@ def _decides(of: str) -> str:
 
 
 def _number(path: str) -> str:
-    """A number of a verdict; what is not finite is kept as a word there, and is NULL here."""
+    """SQL for a number of a verdict. The verdict stores a number that is not finite as text; here it is NULL."""
     found = f"json_extract(evaluations.verdict_json, '$.{path}')"
     return f"iif(typeof({found}) IN ('real', 'integer'), {found}, NULL)"
 
@@ -93,7 +93,7 @@ _COUNT_ONE_MORE = f"""
     INSERT INTO tallies {_TALLY} AND {{which}}
     ON CONFLICT ({_TALLIED}) DO UPDATE SET evaluations = evaluations + 1"""
 
-# Rules by which something was called a hack or was quarantined; what was withdrawn afterwards has a rule of its own.
+# The rules by which evaluations were judged hacks or quarantined. Those withdrawn afterwards have their own rule.
 _REFUSAL = f"""
     SELECT evaluations.id AS evaluation_id, json_extract(finding.value, '$.rule') AS rule, evaluations.problem_version
     FROM evaluations, json_each(evaluations.verdict_json, '$.findings') AS finding
@@ -299,7 +299,7 @@ CREATE VIEW best_per_entrant AS
 _DROPPED = ("best_per_problem", "leaderboard", "ruling")
 _MADE_BY_TRIGGERS = ("rulings", "standings", "improvements", "tallies", "refusals")
 
-# Takes everything away that :data:`STANDINGS` makes, so that it can be made in another form.
+# Removes everything that :data:`STANDINGS` makes, so that it can be made in another form.
 UNDO = f"""
 {"".join(f"DROP VIEW {view};" for view in ("best_per_entrant", "best_per_problem", "leaderboard", "ranking", "ruling"))}
 {"".join(f"DROP TRIGGER {name};" for name in re.findall("CREATE TRIGGER ([a-z_]+)", _TRIGGERS))}
@@ -315,7 +315,7 @@ STANDINGS = f"""
 {_VIEWS}
 """
 
-# Statements that make every derived row anew; the triggers on rulings and standings do the rest.
+# Statements that rebuild every derived row; the triggers on rulings and standings do the rest.
 REBUILD = (
     "DELETE FROM improvements",
     "DELETE FROM standings",
@@ -328,7 +328,7 @@ REBUILD = (
     f"INSERT INTO refusals {_REFUSAL.format(which='true')}",
 )
 
-# What is derived, and what it must equal: by name, two queries that have the same rows.
+# By name of a derived table: a query of the table, and a query of the evidence that must give the same rows.
 DERIVED = {
     "rulings": ("SELECT candidate_id, problem_version, environment_id, evaluation_id, decisive FROM rulings", _RULING),
     "standings": ("SELECT * FROM standings", _STANDING),

@@ -14,10 +14,10 @@ _BUSY_TIMEOUT_S = 30.0
 
 
 class Store(Upkeep):
-    """Everything that was tried and judged, in one SQLite file.
+    """All tried and judged candidates, in one SQLite file.
 
-    Evidence is append-only; a rerun is a new row. Any number of processes may read while one writes, and a second
-    writer waits its turn. One object may be shared by the threads of a process, but not carried over a fork.
+    Evidence is append-only; a rerun is a new row. Any number of processes may read while one writes; a second writer
+    waits. The threads of a process may share one object, but it must not be used after a fork.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -25,16 +25,16 @@ class Store(Upkeep):
 
     @classmethod
     def open(cls, path: Path | str, *, readonly: bool = False, busy_timeout_s: float = _BUSY_TIMEOUT_S) -> Store:
-        """Open the store at ``path``; created, and brought to the current schema, unless ``readonly``.
+        """Open the store at ``path``. Unless ``readonly``, create it or migrate it to the current schema.
 
         Args:
-            path: the database file; missing folders above it are made.
+            path: the database file; missing parent folders are created.
             readonly: refuse to write; the file must exist and be up to date.
             busy_timeout_s: how long to wait for another writer.
 
         Raises:
-            StoreError: the file is not ours, damaged, locked, written by a newer version, or cannot be written. It is
-                left as it was.
+            StoreError: the file is not a store, damaged, locked, written by a newer version, or cannot be written. It
+                is left unchanged.
         """
         return cls(Connection(Path(path).absolute(), readonly=readonly, busy_timeout_s=busy_timeout_s))
 
@@ -44,11 +44,11 @@ class Store(Upkeep):
         return self._connection.path
 
     def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
-        """Rows of any SELECT over the tables and views; a statement that writes raises StoreError."""
+        """Rows of any SELECT over the tables and views. A statement that writes raises StoreError."""
         return self._connection.read_only_rows(sql, parameters)
 
     def close(self) -> None:
-        """Close the file; closing twice does nothing."""
+        """Close the file. Closing twice does nothing."""
         self._connection.close()
 
     def __enter__(self) -> Store:

@@ -1,4 +1,4 @@
-"""Looking after the database file: integrity, backup, space."""
+"""Maintenance of the database file: integrity check, backup, vacuum."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Upkeep(Boards):
         )
 
     def backup(self, path: Path | str) -> Path:
-        """Copy the whole store to a new file while others may go on using it; returns the file's path.
+        """Copy the whole store to a new file, while others may use it. Returns the new file's path.
 
         Raises:
-            StoreError: the file exists already, or cannot be written; a half-written copy is removed.
+            StoreError: the new file exists already or cannot be written. A partial copy is removed.
         """
         target = Path(path).absolute()
         if target.exists():
@@ -79,13 +79,13 @@ class Upkeep(Boards):
                     database.conn.backup(copy)
                 finally:
                     copy.close()
-                os.link(partial, target)  # unlike a rename, this fails where the target has appeared meanwhile
+                os.link(partial, target)  # unlike a rename, this fails if the target now exists
         finally:
             partial.unlink(missing_ok=True)
         return target
 
     def vacuum(self) -> int:
-        """Rewrite the file without gaps, and empty its log; returns the bytes saved."""
+        """Rewrite the file without gaps, and empty its log. Returns the number of bytes saved."""
         before = self._connection.path.stat().st_size
         if self._connection.readonly:
             raise StoreError(f"the store {self._connection.path} was opened read-only", hint="open it for writing")
@@ -128,7 +128,7 @@ def _candidate_hashes(connection: Connection) -> list[str]:
 
 
 def _derived(connection: Connection) -> list[str]:
-    """Tables that triggers keep, held against the evidence that they come from."""
+    """Compare the tables that triggers maintain with the evidence that they are derived from."""
     damaged = []
     for table, (kept, meant) in DERIVED.items():
         both = ((kept, meant), (meant, kept))

@@ -1,7 +1,7 @@
-"""Kernels of others: who may submit, where submissions wait, and the queue that judges them.
+"""Submitted kernels: tokens for submitting, the spool of submissions, and the queue that judges them.
 
-Whoever takes a submission only writes a file; judging it happens later, in another process, by the same referee and
-with the same store as everything else. Importing this is cheap: a web server does.
+Accepting a submission only writes a file. It is judged later, in another process, by the same referee and with the same
+store as all kernels. Importing this package is cheap, because the web server imports it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ __all__ = [
 
 
 class Places(NamedTuple):
-    """Where tokens and submissions of a store lie."""
+    """The paths of a store's tokens and submissions."""
 
     tokens_file: Path
     spool_dir: Path
 
 
 def places(settings: Settings) -> Places:
-    """Beside the store: ``tokens.json`` and the folder ``submissions``."""
+    """The places beside the store: ``tokens.json`` and the folder ``submissions``."""
     return Places(settings.store.parent / "tokens.json", settings.store.parent / "submissions")

@@ -1,4 +1,4 @@
-"""What lies in a spool's folders: names that are ours, submissions that can be read, how often each was begun."""
+"""Read the entries of a spool's folders: ids, submissions, and counts of tries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kernelwright.submissions._ids import is_id
 from kernelwright.submissions._records import Submission, storable
 
 SUFFIX: Final = ".json"
-MOST_BYTES: Final = 64 * 2**20  # of a file that is read at all: JSON may take six bytes for one of the source
+MOST_BYTES: Final = 64 * 2**20  # of a file to read: JSON may take six bytes for one byte of the source
 
 
 def entries(folder: Path) -> list[str]:
-    """Names in a folder; none where there is no folder."""
+    """The names in a folder; empty if there is no folder."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -26,13 +26,13 @@ def entries(folder: Path) -> list[str]:
 
 
 def ids(folder: Path) -> set[str]:
-    """Of the files in a folder that are named as submissions are."""
+    """The ids of a folder's files that are named like submissions."""
     names = (entry.removesuffix(SUFFIX) for entry in entries(folder) if entry.endswith(SUFFIX))
     return {name for name in names if is_id(name)}
 
 
 def read(path: Path) -> Submission | None:
-    """The submission in a file; None where there is no file, or something else is in it."""
+    """The submission in a file; None if there is no file or no valid submission in it."""
     try:
         submission = Submission.model_validate_json(read_file(path, MOST_BYTES).data)
     except (OSError, ValidationError):
@@ -41,7 +41,7 @@ def read(path: Path) -> Submission | None:
 
 
 def tries_in(data: bytes) -> tuple[int, str]:
-    """How often it was begun, and why the last try ended; of a file that is not whole, nothing is known."""
+    """The number of tries, and why the last one ended; ``(0, "")`` for a damaged file."""
     try:
         kept = json.loads(data)
         return max(0, int(kept["tries"])), storable(str(kept["reason"]))
@@ -50,7 +50,7 @@ def tries_in(data: bytes) -> tuple[int, str]:
 
 
 def write_tries(fd: int, tries: int, reason: str) -> None:
-    """Keep what :func:`tries_in` reads."""
+    """Write the data that :func:`tries_in` reads."""
     data = json.dumps({"tries": tries, "reason": reason}).encode()
     os.pwrite(fd, data, 0)
     os.ftruncate(fd, len(data))

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: locks, atomic writes that reach the disk, reads that trust nobody's names."""
+"""Locks, atomic writes that reach the disk, and reads that do not trust the file at a path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNAVAILABLE: Final = 503
 
 
 class Contents(NamedTuple):
-    """What a file held, and what it was like when it was read."""
+    """The data of a file, and its status when it was read."""
 
     data: bytes
     status: os.stat_result
@@ -33,7 +33,7 @@ class Contents(NamedTuple):
 
 @contextmanager
 def disk_errors_told(doing: str) -> Iterator[None]:
-    """Turn what the file system raises into a StoreError that says what was being done; its HTTP status is 503."""
+    """Turn an OSError into a StoreError that names the action. Its HTTP status is 503."""
     try:
         yield
     except OSError as error:
@@ -47,31 +47,31 @@ def disk_errors_told(doing: str) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of that file; whoever else wants it waits, threads of this process as well."""
+    """Hold the lock of a file. Other processes, and other threads of this process, wait for it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OURS_ALONE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
-        # The file stays: unlinking it would let a process that already opened it hold a lock on nothing.
+        # The file stays. Without it, a process that already opened it would lock a deleted file.
         os.close(fd)
 
 
 class HeldLock:
-    """The lock of a file, which the kernel gives back when its process dies, however that happens."""
+    """The lock of a file. The operating system releases it when the process dies, for whatever reason."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     def close(self) -> None:
-        """Give the lock back; closing twice does nothing."""
+        """Release the lock; closing twice does nothing."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def lock_now(path: Path) -> HeldLock | None:
-    """The lock of that file; None where another one has it.
+    """Take the lock of a file without waiting; None if it is taken.
 
     Raises:
         OSError: the file cannot be made or opened.
@@ -89,10 +89,10 @@ def lock_now(path: Path) -> HeldLock | None:
 
 
 def write_whole(path: Path, data: bytes, temporary: Path) -> None:
-    """Put a file in its place so that nobody ever sees half of it; it is on the disk when this returns.
+    """Write a file atomically: no reader sees a part of it, and it is on the disk when this returns.
 
     Raises:
-        OSError: it could not be written; what stood there before still does.
+        OSError: it could not be written; an earlier file is unchanged.
     """
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, OURS_ALONE)
     try:
@@ -109,21 +109,21 @@ def write_whole(path: Path, data: bytes, temporary: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename a file, and have both folders on the disk."""
+    """Rename a file, and sync both folders to the disk."""
     os.replace(source, target)
     sync_folder(target.parent)
     sync_folder(source.parent)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for its owner alone where it is missing, and have it on the disk."""
+    """Create a missing folder with access only for its owner, and sync it to the disk."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the entries of a folder on the disk."""
+    """Sync the entries of a folder to the disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -132,16 +132,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_file(path: Path, most_bytes: int, *, follow: bool = False) -> Contents:
-    """A regular file of at most ``most_bytes``; neither a pipe nor, unless ``follow``, a link is ever waited for.
+    """Read a regular file of at most ``most_bytes``. Never waits for a pipe; follows a link only with ``follow``.
 
     Raises:
-        OSError: it is not there, is nothing of the kind, or is larger.
+        OSError: the file is missing, not regular, or too large.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         if status.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+            raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
         return Contents(file.read(most_bytes), status)

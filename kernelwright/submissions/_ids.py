@@ -1,4 +1,4 @@
-"""Names of submissions: ULIDs, whose first part is the time. A name from outside is checked before it is a path."""
+"""Ids of submissions: ULIDs, which begin with the time. Ids from outside are checked before use in a path."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def new_id(time_ms: int) -> str:
 
 
 def is_id(text: object) -> bool:
-    """Whether a text is a ULID as we write it, and so safe as a file's name."""
+    """Whether a text is a ULID in upper case, and therefore safe as a file's name."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def time_ms_of(name: str) -> int:
-    """The time in a ULID."""
+    """The time in a ULID, in milliseconds."""
     value = 0
     for digit in name[:10]:
         value = value << 5 | _ALPHABET.index(digit)
@@ -32,10 +32,10 @@ def time_ms_of(name: str) -> int:
 
 
 def shard_of(name: str) -> str:
-    """The folder among what is done in which a submission lies."""
+    """The subfolder of ``done`` for a submission."""
     return name[:_SHARD_DIGITS]
 
 
 def shard_at(time_ms: int) -> str:
-    """The folder of submissions of that time."""
+    """The subfolder of ``done`` for submissions of that time."""
     return shard_of(new_id(time_ms))

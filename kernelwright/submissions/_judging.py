@@ -1,4 +1,4 @@
-"""One submission before the referee: checked in one session, confirmed in another, each recorded once."""
+"""Judge one submission: check it in one session, confirm it in another, and record each once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Part = Literal["check", "confirm"]
 
 
 class Judging:
-    """Judges submissions with a referee that is opened when it is first wanted. Belongs to one thread."""
+    """Judges submissions with a referee that is opened on first use. Belongs to one thread."""
 
     def __init__(
         self,
@@ -51,19 +51,19 @@ class Judging:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a referee."""
+        """Whether the referee is open."""
         return self._referee is not None
 
     def close(self) -> None:
-        """End the referee with its sandbox; the next submission opens it anew."""
+        """Close the referee with its sandbox. The next submission opens a new one."""
         self._referee = None
         self._ending.close()
 
     def judge(self, claim: Claim) -> Outcome | None:
-        """How a submission ends; None where it is to stop in between.
+        """Judge a submission. Returns its outcome, or None if ``stop`` asks to end between its sessions.
 
         Raises:
-            MachineError, MissingToolError: it cannot be judged here, now.
+            MachineError, MissingToolError: this machine cannot judge it now.
             StoreError: the store cannot be read or written.
         """
         submission = claim.submission
@@ -108,14 +108,14 @@ class Judging:
         return problem, candidate.model_copy(update={"backend": shown})
 
     def _parts(self, candidate: Candidate) -> tuple[Part, ...]:
-        """The sessions that a candidate is for: one where its kernels cannot be timed here, else two."""
+        """The sessions of a candidate: two, or one if its kernels cannot be timed here."""
         from kernelwright.campaign import device_class_of
 
         timed = device_class_of(candidate.backend, self._settings) != "interpreter"
         return ("check", "confirm") if timed else ("check",)
 
     def _recorded(self, submission: Submission, candidate: Candidate) -> dict[str, StoredEvaluation]:
-        """What was recorded of this very submission, by session, before a process that judged it died."""
+        """The evaluations of this submission by session, recorded before an earlier judging process died."""
         found = self._store.evaluations(
             problem=candidate.problem_id,
             candidate=candidate.sha256,
@@ -130,17 +130,17 @@ class Judging:
         }
 
     def _standing(self, candidate: Candidate) -> StoredEvaluation | None:
-        """The confirmation by which the same kernel, byte for byte, stands on the board, whosever it is.
+        """The confirmation by which the same kernel, byte for byte and by any author, is already on the board.
 
-        It is not judged again: that would cost its time once more, and each time be a chance for whoever submits it to
-        have the one who made it refused, by mere bad luck.
+        The kernel is not judged again. That would cost time, and bad luck could then refuse the kernel of its first
+        author each time that someone submits it again.
         """
         rows = self._store.query(_STANDING, [candidate.sha256, candidate.problem_id, self._environment_of(candidate)])
         return self._store.evaluation(rows[0]["id"]) if rows else None
 
     def _session(self, submission: Submission, candidate: Candidate, problem: Problem, part: Part) -> StoredEvaluation:
-        """Judge it in a session of its own, and record that in one go."""
-        from kernelwright.evaluator import Check, Confirm  # here, since it takes a second to load
+        """Judge the candidate in a new session, and record the evaluation in one transaction."""
+        from kernelwright.evaluator import Check, Confirm  # imported here, because it takes a second to load
 
         evaluation = self._opened().evaluate(
             candidate,
@@ -158,7 +158,7 @@ class Judging:
 
     def _opened(self) -> RefereeLike:
         if self._referee is None:
-            from kernelwright.campaign import open_local_referee  # here, since it takes a second to load
+            from kernelwright.campaign import open_local_referee  # imported here, because it takes a second to load
 
             opened = (self._open_referee or open_local_referee)(self._settings)
             self._referee = self._ending.enter_context(opened)

@@ -1,4 +1,4 @@
-"""The queue: judges what lies in the spool, one submission after the other, and puts it on the board."""
+"""The queue judges the spool's submissions one after the other, and records them for the board."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from kernelwright.store import Store
 
 POLL_S: Final = 2.0
-RETRY_S: Final = 60.0  # what a machine could not do, it can hardly do at once
+RETRY_S: Final = 60.0  # before a submission is tried again after a machine's fault
 
 
 class QueueReport(NamedTuple):
-    """How many submissions ended how: a verdict that passed, one that did not, none at all, or to be tried again."""
+    """Numbers of submissions that passed, were refused, got no verdict, or will be tried again."""
 
     passed: int = 0
     refused: int = 0
@@ -45,26 +45,26 @@ def judge_submissions(
 ) -> QueueReport:
     """Judge submissions, the oldest first. Several processes may do this at once.
 
-    Each is checked in a session of its own in which nothing is timed, and only if it passes, confirmed in another one
-    with fresh secrets: nothing of it is ranked by the timing of a search. A kernel that stands on the board already,
-    byte for byte, is not judged again. What is recorded is never recorded twice, whenever this process is killed.
+    Each is checked in a session of its own, without timing. If it passes, another session with fresh secrets confirms
+    it. Submissions are therefore never ranked by a search's timing. A kernel that is already on the board, byte for
+    byte, is not judged again. No evaluation is recorded twice, even if this process is killed.
 
     Args:
-        settings: what to use.
-        store: where verdicts go.
-        spool: where submissions lie.
-        once: end when none is left that was not tried; else wait for more.
-        tell: told each step as a line; it may quote hostile text.
-        open_referee: makes the referee for settings; None for the one on this machine.
-        stop: asked before each session whether to end.
-        limit: end after so many.
-        wait: waits so many seconds for more submissions.
-        clock: seconds since whenever.
+        settings: the settings of the referee.
+        store: the store for verdicts.
+        spool: the submissions.
+        once: end when every waiting submission was tried; else wait for more.
+        tell: called with a line for each step, which may quote hostile text.
+        open_referee: opens the referee for settings; None for the one on this machine.
+        stop: whether to end; called before each session.
+        limit: number of submissions after which to end.
+        wait: waits a number of seconds for more submissions.
+        clock: a monotonic clock in seconds.
 
     Raises:
-        UsageError: the settings ask for what cannot be.
-        MachineError, MissingToolError: the referee cannot work here at all.
-        StoreError: the store or the spool cannot be read or written. What was claimed waits again.
+        UsageError: the settings are impossible.
+        MachineError, MissingToolError: the referee cannot work on this machine.
+        StoreError: the store or the spool cannot be read or written. The claimed submission waits again.
     """
     _refuse_bad_settings(settings)
     queue = _Queue(spool, Judging(settings, store, open_referee, tell, stop), tell, stop)
@@ -85,10 +85,10 @@ def judge_submissions(
 
 
 def _refuse_bad_settings(settings: Settings) -> None:
-    """What is wrong with the settings must not be held against submissions.
+    """Refuse bad settings before judging, so that submissions do not fail for them.
 
     Raises:
-        UsageError: a folder of suites or a baseline is none.
+        UsageError: a suite folder does not exist, or a baseline is unknown.
     """
     from kernelwright.datasets import suites
     from kernelwright.evaluator import BASELINES
@@ -100,7 +100,7 @@ def _refuse_bad_settings(settings: Settings) -> None:
 
 
 class _Queue:
-    """Takes claims to their ends, and counts these."""
+    """Judges claims, settles them in the spool, and counts the outcomes."""
 
     def __init__(self, spool: Spool, judging: Judging, tell: Callable[[str], None], stop: Callable[[], bool]) -> None:
         self.judging = judging
@@ -111,7 +111,7 @@ class _Queue:
         self._strays: set[str] = set()
 
     def rest(self) -> None:
-        """Nothing waits: give the referee's memory back, and say what in the spool is no submission."""
+        """While nothing waits, close the referee to free its memory, and report strays in the spool."""
         self.judging.close()
         for stray in self._spool.strays():
             if stray.name not in self._strays:
@@ -119,13 +119,13 @@ class _Queue:
                 self._tell(f"left alone: {stray.name}: {stray.reason}")
 
     def settle(self, claim: Claim) -> bool:
-        """Judge a claimed submission; False where it waits again."""
+        """Judge a claimed submission. Returns False if it waits again."""
         try:
             outcome = self.judging.judge(claim)
         except (MachineError, MissingToolError) as error:
             return self._after_fault(claim, error)
         except Exception as error:
-            # Of ours it is no fault of the submission; a bug may be, and must not be met again for ever.
+            # Our own errors are no fault of the submission. A bug may be, so it counts as a try, to end some day.
             self._release(claim, "" if isinstance(error, KernelwrightError) else f"a bug: {type(error).__name__}")
             raise
         except BaseException:
@@ -137,11 +137,11 @@ class _Queue:
         return self._finish(claim, outcome)
 
     def _after_fault(self, claim: Claim, error: KernelwrightError) -> bool:
-        if not self.judging.is_open:  # it could not even be opened, which no submission is to blame for
+        if not self.judging.is_open:  # the referee did not open: no submission is to blame
             self._release(claim)
             raise error
         self.judging.close()
-        if self._stop():  # an interrupt reaches workers as well, and looks like a fault of theirs
+        if self._stop():  # an interrupt also reaches the workers, and looks like their fault
             self._release(claim)
             return False
         reason = storable(str(error))
@@ -163,7 +163,7 @@ class _Queue:
         return True
 
     def _release(self, claim: Claim, reason: str = "") -> None:
-        """Let it wait again; as a try where there is a reason. A full disk must not hide the error that led here."""
+        """Put the submission back; with a reason, it counts as a try. A full disk must not hide the first error."""
         with suppress(KernelwrightError):
             self._spool.release(claim, reason=reason, counts=bool(reason))
 

@@ -1,4 +1,4 @@
-"""What a submission is, what it may be, where it stands, and why one is not taken."""
+"""Records of submissions, their limits, states and outcomes, and the errors of refused submissions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PART: Final = r"[\w(][^\0-\x1f\x7f@/\\]*"
 _PROBLEM: Final = re.compile(rf"(?:{_PART}/){{0,2}}{_PART}(?:@[0-9]{{1,3}})?")
 _PROBLEM_CHARS: Final = 200
 _REASON_CHARS: Final = 4000
-# Control characters (but tab and line end), lone surrogates, and what reorders or splits the lines of others.
+# Control characters (but tab and newline), lone surrogates, and characters that reorder or split lines of text.
 _UNFIT: Final = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NO_UTF8: Final = re.compile(r"[\0\ud800-\udfff]")
 
@@ -24,7 +24,7 @@ State = Literal["waiting", "judging", "judged", "failed"]
 
 
 class SpoolLimits(Record):
-    """How much is taken: bytes of a source, submissions that wait, those of an author in an hour, a note's length."""
+    """Limits: bytes of a source, waiting submissions, an author's submissions in an hour, a note's length."""
 
     source_bytes: int = Field(default=262_144, ge=1, le=8 * 2**20)
     pending: int = Field(default=200, ge=1)
@@ -33,7 +33,7 @@ class SpoolLimits(Record):
 
 
 class SubmissionError(KernelwrightError):
-    """A submission was not taken. ``data["status"]`` is the HTTP status that says so."""
+    """A submission was not accepted. ``data["status"]`` is the HTTP status of the answer."""
 
     exit_code = 2
     status: ClassVar[int] = 400
@@ -43,31 +43,31 @@ class SubmissionError(KernelwrightError):
 
 
 class InvalidSubmissionError(SubmissionError):
-    """It is none: no text, an unfit name, a note that is too long."""
+    """The submission is invalid: not a text, an unfit name, or a note that is too long."""
 
     status = 422
 
 
 class SourceTooLargeError(SubmissionError):
-    """Its source is larger than the limit."""
+    """The source is larger than the limit."""
 
     status = 413
 
 
 class TooManySubmissionsError(SubmissionError):
-    """Its author has submitted too many in the last hour; ``data["retry_after_s"]`` says when to come back."""
+    """The author submitted too many kernels in the last hour; ``data["retry_after_s"]`` is the time to wait."""
 
     status = 429
 
 
 class SpoolFullError(SubmissionError):
-    """Too many submissions wait already, whosever they are."""
+    """Too many submissions are waiting, of all authors together."""
 
     status = 503
 
 
 def storable(text: str) -> str:
-    """Text of messages as JSON can hold it, cut."""
+    """A message that JSON can hold: without lone surrogates, and cut to a maximum length."""
     return text.encode("utf-8", "replace").decode()[:_REASON_CHARS]
 
 
@@ -78,7 +78,7 @@ def _an_id(text: str) -> str:
 
 
 def _a_problem(text: str) -> str:
-    # A path to a file, with a variant behind it or none, is what the command line may name, and nobody else.
+    # Only the command line may name a problem by a file's path, with or without a variant.
     a_path = text.partition("@")[0].endswith(".py")
     if a_path or len(text) > _PROBLEM_CHARS or _UNFIT.search(text) or not _PROBLEM.fullmatch(text):
         raise ValueError("give a problem's id, such as kernelwright/level1/softmax")
@@ -87,7 +87,7 @@ def _a_problem(text: str) -> str:
 
 def _a_source(text: str) -> str:
     if _NO_UTF8.search(text):
-        raise ValueError("it holds NUL bytes or lone surrogates")
+        raise ValueError("it contains NUL bytes or lone surrogates")
     if not text.strip():
         raise ValueError("it is empty")
     return text
@@ -95,7 +95,7 @@ def _a_source(text: str) -> str:
 
 def _a_note(text: str) -> str:
     if _UNFIT.search(text):
-        raise ValueError("it holds control characters")
+        raise ValueError("it contains control characters")
     return text
 
 
@@ -103,13 +103,13 @@ Id = Annotated[str, AfterValidator(_an_id)]
 
 
 class Submission(Record):
-    """A kernel that somebody wants judged. Its id is a ULID of ours.
+    """A kernel that was submitted for judging. Its id is a ULID that the spool made.
 
     Attributes:
-        problem_id: ``suite/level/name``, with ``@2`` behind it where that variant is to be timed. Never a path.
-        backend: the kernels' language; None for what the source shows.
-        author: the name of whoever submitted it, which the board shows as ``submitted:NAME``.
-        note: what the author says of it; hostile text, escaped wherever it is shown.
+        problem_id: ``suite/level/name``, followed by ``@2`` to time that variant. Never a path.
+        backend: the kernels' language; None to take it from the source.
+        author: the name of the submitter's token. The board shows ``submitted:NAME``.
+        note: the author's remarks. This is hostile text, escaped wherever it is shown.
     """
 
     id: Id
@@ -122,13 +122,13 @@ class Submission(Record):
 
 
 class Outcome(Record):
-    """How judging a submission ended.
+    """The outcome of judging a submission.
 
     Attributes:
-        state: ``judged`` where there is a verdict, whatever it is; ``failed`` where none could be had.
-        evaluations: ids in the store, in the order in which they were made.
-        status: that of the verdict that decides, such as ``PASSED``.
-        reason: why it did not pass or could not be judged; hostile text, escaped wherever it is shown.
+        state: ``judged`` with any verdict; ``failed`` if no verdict was possible.
+        evaluations: ids in the store, oldest first.
+        status: the status of the deciding verdict, such as ``PASSED``.
+        reason: why it did not pass or could not be judged. This is hostile text, escaped wherever it is shown.
     """
 
     state: Literal["judged", "failed"]
@@ -138,9 +138,9 @@ class Outcome(Record):
 
 
 class SubmissionState(Record):
-    """Where a submission stands, without its source. See :class:`Submission` and :class:`Outcome`.
+    """The state of a submission, without its source. See :class:`Submission` and :class:`Outcome`.
 
-    ``tries`` counts how often it was begun to judge it; ``reason``, of one that waits, is why the last try ended.
+    ``tries`` counts how often its judging was begun. While it waits, ``reason`` says why the last try ended.
     """
 
     id: Id

@@ -1,18 +1,18 @@
-"""The spool: a folder through which submissions go from whoever takes them to the queue that judges them.
+"""The spool: a folder that passes submissions from the web server to the queue that judges them.
 
 ::
 
-    lock                    held for every change
-    turns.json              whose turn it was last, of those who wait
-    tmp/                    what is being written
-    incoming/ID.json        waits
-    judging/ID.json         a live process judges it
-    claims/ID               locked by that process for as long; how often it was begun, and why the last try ended
-    done/SHARD/ID.json      is finished
+    lock                    held during every change
+    turns.json              the authors' latest turns
+    tmp/                    files that are being written
+    incoming/ID.json        a waiting submission
+    judging/ID.json         a submission that a live process judges
+    claims/ID               locked by that process meanwhile; the number of tries, and why the last one ended
+    done/SHARD/ID.json      a finished submission
     done/SHARD/ID.result.json
 
-A submission is always in one of the three folders. Names are ids of our own making: no part of a path comes from
-anybody else.
+A submission is always in one of the three folders ``incoming``, ``judging`` and ``done``. The spool makes all ids: no
+part of a path comes from outside.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from kernelwright.submissions._turns import in_turn, take_turn
 
 _RESULT: Final = ".result.json"
 _HOUR_MS: Final = 3_600_000
-_LOOKS: Final = 3  # a submission may move on while it is looked for
+_LOOKS: Final = 3  # a submission may move to another folder during a search
 DIED: Final = "the process that judged it ended before there was a verdict"
 
 
 class Stray(NamedTuple):
-    """Something in the spool that is no submission; it is left alone. ``name`` is relative to the folder."""
+    """An entry of the spool that is not a submission. It is left alone. ``name`` is relative to the spool."""
 
     name: str
     reason: str
@@ -70,11 +70,11 @@ class Stray(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A submission that this process judges now, until it finishes or releases it, or dies.
+    """A submission that this process judges. The claim ends when the process finishes it, releases it, or dies.
 
     Attributes:
-        tries: how often it was begun to judge it, this time included.
-        reason: why the last try ended; empty where this is the first one.
+        tries: number of tries to judge it, this one included.
+        reason: why the last try ended; empty at the first try.
     """
 
     submission: Submission
@@ -84,11 +84,11 @@ class Claim:
 
 
 class Spool:
-    """Submissions in a folder, which is made with the first one. May be shared by threads and processes.
+    """Submissions in a folder, created with the first one. Threads and processes may share it.
 
     Args:
-        folder: where they lie. Nobody but its owner may read them.
-        limits: how much is taken.
+        folder: the folder. Only its owner may read it.
+        limits: limits of submissions.
         now: seconds since 1970.
     """
 
@@ -101,7 +101,7 @@ class Spool:
         self._incoming, self._judging = folder / "incoming", folder / "judging"
         self._claims, self._done, self._temporary = folder / "claims", folder / "done", folder / "tmp"
         self._turns = folder / "turns.json"
-        self._authors: dict[str, str] = {}  # of submissions of the last hour, and of those that wait; they never change
+        self._authors: dict[str, str] = {}  # by id, of recent and waiting submissions; they never change
 
     # ---------------------------------------------------------------------------------------------- taking
 
@@ -114,12 +114,12 @@ class Spool:
         backend: Backend | None = None,
         note: str = "",
     ) -> Submission:
-        """Take a submission; it is on the disk when this returns. Its attributes are told at :class:`Submission`.
+        """Accept a submission. It is on the disk when this returns. See :class:`Submission` for the arguments.
 
         Raises:
-            InvalidSubmissionError: it is none, or its text is no UTF-8.
-            SourceTooLargeError, TooManySubmissionsError, SpoolFullError: a limit.
-            StoreError: it cannot be written, say because the disk is full.
+            InvalidSubmissionError: it is invalid, or its text is not UTF-8.
+            SourceTooLargeError, TooManySubmissionsError, SpoolFullError: it exceeds a limit.
+            StoreError: it cannot be written, for example because the disk is full.
         """
         text = self._text_of(source)
         note = self._note_of(note)
@@ -149,7 +149,7 @@ class Spool:
         """The source as text.
 
         Raises:
-            SourceTooLargeError, InvalidSubmissionError: it is too large, or no UTF-8.
+            SourceTooLargeError, InvalidSubmissionError: it is too large, or not UTF-8.
         """
         most = self.limits.source_bytes
         try:
@@ -185,17 +185,17 @@ class Spool:
         if len(pending) >= self.limits.pending:
             raise SpoolFullError(
                 f"{self.limits.pending} submissions are waiting already",
-                hint="try again later; 'kernelwright submissions judge' works them off",
+                hint="try again later; 'kernelwright submissions judge' judges them",
             )
         own, share = list(pending.values()).count(author), -(-self.limits.pending // 2)
         if own >= share:
             raise TooManySubmissionsError(
-                f"{own} submissions of {author} wait already, and nobody may fill more than half of the queue",
+                f"{own} submissions of {author} are waiting, and an author may fill at most half of the queue",
                 hint="try again once some of them were judged",
             )
 
     def _of_last_hour(self, now_ms: int) -> dict[str, str]:
-        """Author of each submission of the last hour by id, wherever it is by now."""
+        """The author of each submission of the last hour by id, in any folder."""
         shards = {shard_at(max(0, now_ms + shift)) for shift in (-_HOUR_MS, 0, _HOUR_MS)}
         folders = [self._incoming, self._judging, *(self._done / shard for shard in shards)]
         found = self._authors_in(*folders, but=lambda name: abs(now_ms - time_ms_of(name)) >= _HOUR_MS)
@@ -203,7 +203,7 @@ class Spool:
         return found
 
     def _authors_in(self, *folders: Path, but: Callable[[str], bool] = lambda name: False) -> dict[str, str]:
-        """Author of each submission in some folders by id, but for those that are left out or cannot be read."""
+        """The author of each readable submission in some folders by id. ``but`` excludes ids."""
         found: dict[str, str] = {}
         for folder in folders:
             for name in ids(folder):
@@ -218,16 +218,16 @@ class Spool:
     # ---------------------------------------------------------------------------------------------- judging
 
     def claim(self, skip: Container[str] = ()) -> Claim | None:
-        """The next submission that waits, to be judged by this process; None where none does.
+        """Claim the next waiting submission for this process; None if none waits.
 
-        Authors take turns, each with the oldest one of theirs, so that nobody waits for all of somebody else's. What a
-        process that is gone had claimed waits again. Files that are no submissions are left alone.
+        Authors take turns, each with their oldest submission, so that no author waits for all submissions of another.
+        Claims of dead processes wait again. Files that are not submissions are left alone.
 
         Args:
-            skip: ids to leave.
+            skip: ids to pass over.
 
         Raises:
-            StoreError: the folder cannot be read or written; nothing was claimed then.
+            StoreError: the folder cannot be read or written. Nothing was claimed then.
         """
         with self._changing("claim a submission"):
             self._take_back()
@@ -246,21 +246,21 @@ class Spool:
             take_turn(self._turns, submission.author, others, self._temporary / submission.id)
             tries, reason = tries_in(os.pread(lock.fd, MOST_BYTES, 0))
             move(self._incoming / name, self._judging / name)
-            write_tries(lock.fd, tries + 1, DIED)  # until something better is known
+            write_tries(lock.fd, tries + 1, DIED)  # the reason, until a better one is known
         except BaseException:
-            lock.close()  # and whoever looks next takes it back
+            lock.close()  # the next process that claims takes it back
             raise
         return Claim(submission, tries + 1, reason, lock)
 
     def release(self, claim: Claim, *, reason: str = "", counts: bool = True) -> None:
-        """Let a submission wait again.
+        """Return a submission to the waiting ones.
 
         Args:
             reason: why it could not be judged.
-            counts: whether that was a try.
+            counts: whether this counts as a try.
 
         Raises:
-            StoreError: the folder cannot be written; it is taken back by whoever claims next.
+            StoreError: the folder cannot be written. The next process that claims takes the submission back.
         """
         _refuse_ended(claim)
         name = f"{claim.submission.id}{SUFFIX}"
@@ -268,16 +268,16 @@ class Spool:
             with self._changing("let a submission wait"):
                 tries, kept = (claim.tries, reason) if counts else (claim.tries - 1, claim.reason)
                 write_tries(claim._lock.fd, tries, kept)
-                with suppress(FileNotFoundError):  # somebody removed it, which ends it as well
+                with suppress(FileNotFoundError):  # the file was removed, which also ends it
                     move(self._judging / name, self._incoming / name)
         finally:
             claim._lock.close()
 
     def finish(self, claim: Claim, outcome: Outcome) -> SubmissionState:
-        """Keep how judging ended.
+        """Record the outcome of a submission, and end its claim.
 
         Raises:
-            StoreError: it cannot be written; the submission is taken back by whoever claims next.
+            StoreError: it cannot be written. The next process that claims takes the submission back.
         """
         _refuse_ended(claim)
         submission = claim.submission
@@ -292,7 +292,7 @@ class Spool:
                 shard = self._shard(submission.id)
                 make_folder(shard)
                 data = state.model_dump_json().encode()
-                # From here on it is finished, whatever happens before it has moved.
+                # With this result it is finished, even if the process dies before the move.
                 write_whole(shard / f"{submission.id}{_RESULT}", data, self._temporary / submission.id)
                 self._put_away(submission.id)
         finally:
@@ -300,15 +300,15 @@ class Spool:
         return state
 
     def _put_away(self, name: str) -> None:
-        with suppress(FileNotFoundError):  # somebody removed it; the result stands
+        with suppress(FileNotFoundError):  # the file was removed; the result stays
             move(self._judging / f"{name}{SUFFIX}", self._shard(name) / f"{name}{SUFFIX}")
         (self._claims / name).unlink(missing_ok=True)
 
     def _take_back(self) -> None:
-        """Let what dead processes had claimed wait again, or put it away where it was finished."""
+        """Return claims of dead processes to the waiting submissions. Move those with a result to ``done``."""
         left = ids(self._judging)
         for name in {*filter(is_id, entries(self._claims))} - left - ids(self._incoming):
-            (self._claims / name).unlink(missing_ok=True)  # of one that was just put away when its process died
+            (self._claims / name).unlink(missing_ok=True)  # its process died just after the move to done
         for name in left:
             lock = lock_now(self._claims / name)
             if lock is None:
@@ -322,9 +322,9 @@ class Spool:
                 lock.close()
 
     def prune(self, older_than_s: float) -> int:
-        """Remove what is finished and was submitted longer ago; how many that were. Verdicts stay in the store.
+        """Remove finished submissions that are older, and return their number. Verdicts stay in the store.
 
-        What was submitted in the last hour stays, since it counts for its author.
+        Submissions of the last hour stay, because they count for their author's limit.
 
         Raises:
             StoreError: the folder cannot be read or written.
@@ -340,16 +340,16 @@ class Spool:
                     (folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
                     (folder / f"{name}{_RESULT}").unlink()
                 removed += len(old)
-                with suppress(OSError):  # others are left in it
+                with suppress(OSError):  # the folder is not empty
                     folder.rmdir()
         return removed
 
     # ---------------------------------------------------------------------------------------------- looking
 
     def state(self, id: str) -> SubmissionState | None:
-        """Where a submission stands; None where that is no id, or there is none of that id.
+        """The state of a submission; None if ``id`` is no id, or unknown.
 
-        One whose process died waits again, with that as the reason.
+        A submission whose process died waits again, with this as the reason.
 
         Raises:
             StoreError: the folder cannot be read.
@@ -363,7 +363,7 @@ class Spool:
         return None
 
     def submission(self, id: str) -> Submission | None:
-        """A submission with its source; None where that is no id, or there is none of that id that can be read.
+        """A submission with its source; None if ``id`` is no id, unknown, or its file is unreadable.
 
         Raises:
             StoreError: the folder cannot be read.
@@ -375,7 +375,7 @@ class Spool:
             return next((submission for submission in found if submission is not None), None)
 
     def latest(self, limit: int = 20) -> list[SubmissionState]:
-        """Where the latest submissions stand, the newest first.
+        """The states of the latest submissions, the newest first.
 
         Raises:
             StoreError: the folder cannot be read.
@@ -385,12 +385,12 @@ class Spool:
             for shard in sorted(entries(self._done), reverse=True):
                 found |= ids(self._done / shard)
                 if len(found) >= limit and shard_of(heapq.nlargest(limit, found)[-1]) >= shard:
-                    break  # all that are left are older
+                    break  # all remaining ones are older
         states = map(self.state, heapq.nlargest(limit, found))
         return [state for state in states if state is not None]
 
     def waiting(self) -> int:
-        """How many wait or are being judged.
+        """The number of submissions that wait or are being judged.
 
         Raises:
             StoreError: the folder cannot be read.
@@ -399,7 +399,7 @@ class Spool:
             return len({*ids(self._incoming), *ids(self._judging)})
 
     def strays(self) -> list[Stray]:
-        """What lies where submissions wait and is none, such as half a file that something else wrote.
+        """Entries among the waiting submissions that are not submissions, such as a partial file of another program.
 
         Raises:
             StoreError: the folder cannot be read.
@@ -410,9 +410,9 @@ class Spool:
                 for entry in sorted(entries(folder)):
                     name = f"{folder.name}/{entry}"
                     if not is_id(entry.removesuffix(SUFFIX)) or not entry.endswith(SUFFIX):
-                        found.append(Stray(name, "its name is none of ours"))
+                        found.append(Stray(name, "its name is not an id of a submission"))
                     elif read(folder / entry) is None and (folder / entry).exists():
-                        found.append(Stray(name, "it holds no submission"))
+                        found.append(Stray(name, "it contains no submission"))
             return found
 
     def _finished(self, name: str) -> SubmissionState | None:
@@ -442,10 +442,10 @@ class Spool:
         return None
 
     def _is_left(self, name: str) -> bool:
-        """Whether the process that judged a submission is gone; False where this one may not know."""
-        with suppress(OSError), locked(self.folder / "lock"):  # so that nobody claims meanwhile
+        """Whether the process that judged a submission is dead; False if this process may not look."""
+        with suppress(OSError), locked(self.folder / "lock"):  # no other process may claim meanwhile
             if not (self._judging / f"{name}{SUFFIX}").exists():
-                return False  # it has just moved on
+                return False  # it has just moved
             if not (self._claims / name).exists():
                 return True
             lock = lock_now(self._claims / name)
@@ -468,13 +468,13 @@ class Spool:
 
     @contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
-        """Alone with the folder, which is made where it is missing."""
+        """Hold the spool's lock, and create missing folders."""
         with disk_errors_told(doing):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             for folder in (self.folder, self._incoming, self._judging, self._claims, self._done, self._temporary):
                 make_folder(folder)
             with locked(self.folder / "lock"):
-                for name in entries(self._temporary):  # whoever wrote these is dead, or would hold the lock
+                for name in entries(self._temporary):  # their writers are dead, or they would hold the lock
                     with suppress(OSError):
                         (self._temporary / name).unlink()
                 yield
@@ -482,7 +482,7 @@ class Spool:
 
 def _refuse_ended(claim: Claim) -> None:
     if claim._lock.fd < 0:
-        raise ValueError(f"the claim of submission {claim.submission.id} has ended: somebody else may have it by now")
+        raise ValueError(f"the claim of submission {claim.submission.id} has ended: another process may have it by now")
 
 
 def _at(time_ms: int) -> datetime:

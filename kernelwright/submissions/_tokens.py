@@ -1,4 +1,4 @@
-"""Who may read a board and submit to it: tokens, of which the file keeps the hash alone."""
+"""Tokens for reading a board and submitting to it. The file stores only their hashes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Token(Record):
     """A token without its secret.
 
     Attributes:
-        name: whose it is; kernels that are submitted with it stand on the board as ``submitted:NAME``.
-        scopes: what it allows: ``read``, ``submit``; none includes another.
-        expires_at: when it ends by itself; None for never.
-        revoked_at: when it was revoked; None where it was not.
+        name: the name of its holder. Kernels submitted with it appear on the board as ``submitted:NAME``.
+        scopes: what it allows: ``read``, ``submit``. Neither scope includes the other.
+        expires_at: the time when it expires; None for never.
+        revoked_at: the time when it was revoked; None if it was not.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -54,14 +54,14 @@ class Token(Record):
     revoked_at: AwareDatetime | None = None
 
     def state_at(self, moment: datetime) -> Literal["active", "expired", "revoked"]:
-        """What it is worth at that moment."""
+        """The state of the token at that moment."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and moment >= self.expires_at else "active"
 
 
 class NewToken(NamedTuple):
-    """A token that was just made, and the one sight of its secret."""
+    """A new token with its secret, which is not stored."""
 
     token: Token
     secret: str
@@ -81,13 +81,13 @@ def _now() -> datetime:
 
 
 class Tokens:
-    """The tokens in one JSON file, which is made with the first one.
+    """The tokens in one JSON file, created with the first token.
 
-    Every call looks whether the file has changed, so that a token that another process revokes is worth nothing at
-    once. May be shared by threads.
+    Every call checks whether the file has changed, so a token that another process revokes is invalid at once. Threads
+    may share an instance.
 
     Args:
-        path: the file. Nobody but its owner may read it.
+        path: the file. Only its owner may read it.
         now: the time in UTC.
     """
 
@@ -99,13 +99,13 @@ class Tokens:
         self._kept: tuple[_Kept, ...] = ()
 
     def create(self, name: str, scopes: Iterable[Scope] = ("submit",), *, days: int | None = None) -> NewToken:
-        """A new token; its secret is in the answer, and nowhere else. A name is free again once its token has ended.
+        """Create a token. The result has its secret, which is not stored. The name of an ended token may be used again.
 
         Args:
-            days: after how many days it ends by itself; None for never.
+            days: days until it expires; None for never.
 
         Raises:
-            UsageError: an unfit name, scope or number of days, or the name's token is still good.
+            UsageError: an invalid name, scope or number of days, or an active token has that name.
             StoreError: the file cannot be written, or is damaged.
         """
         moment = self._now()
@@ -123,10 +123,10 @@ class Tokens:
         return NewToken(token, secret)
 
     def revoke(self, name: str) -> Token:
-        """End a token now; returns it. Revoking one twice changes nothing.
+        """Revoke a token at once, and return it. Revoking it twice changes nothing.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: there is no token of that name.
             StoreError: the file cannot be written, or is damaged.
         """
         with self._changing() as kept:
@@ -142,7 +142,7 @@ class Tokens:
         return token
 
     def tokens(self) -> tuple[Token, ...]:
-        """All that were ever made and whose name was not given again, by name.
+        """All tokens sorted by name, also ended ones unless their name was used again.
 
         Raises:
             StoreError: the file cannot be read, or is damaged.
@@ -150,12 +150,12 @@ class Tokens:
         return tuple(sorted((entry.token for entry in self._current()), key=lambda token: token.name))
 
     def verify(self, secret: str) -> Token | None:
-        """The token of a secret; None where there is none, or it is revoked or has expired.
+        """The token of a secret; None if it is unknown, revoked or expired.
 
-        How long this takes says nothing of the secrets that there are.
+        The time that this takes reveals nothing about the stored secrets.
 
         Raises:
-            StoreError: the file cannot be read, or is damaged: nobody is let in then.
+            StoreError: the file cannot be read, or is damaged. Every token is refused then.
         """
         digest, found = _hash_of(secret), None
         for entry in self._current():
@@ -165,7 +165,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[_Kept]]:
-        """What the file holds, under its lock, to be changed in place: it is written when the block ends well."""
+        """The file's tokens under its lock, to be changed in place. They are saved if the block succeeds."""
         with disk_errors_told("change the tokens"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.path.with_name(f"{self.path.name}.lock")):
@@ -186,7 +186,7 @@ class Tokens:
         data, status = read_file(self.path, _MOST_BYTES, follow=True)
         if status.st_mode & _OTHERS:
             raise StoreError(
-                f"others than their owner can get at the tokens in {self.path}",
+                f"users besides the owner can access the tokens in {self.path}",
                 hint=f"run: chmod 600 {self.path}",
                 status=UNAVAILABLE,
             )
@@ -197,14 +197,14 @@ class Tokens:
             where = ".".join(str(part) for part in first["loc"])
             raise StoreError(
                 f"the tokens in {self.path} cannot be read: {where + ': ' if where else ''}{first['msg']}",
-                hint="put a backup of the file back, or remove it and create the tokens anew; until then nobody is "
-                "let in",
+                hint="restore a backup of the file, or remove it and create new tokens; until then every token is "
+                "refused",
                 status=UNAVAILABLE,
             ) from None  # pydantic quotes its input, which holds hashes
 
     def _save(self, kept: Iterable[_Kept]) -> None:
         data = _File(tokens=tuple(kept)).model_dump_json(indent=2).encode() + b"\n"
-        place = self.path.resolve()  # where a link leads: the link stays
+        place = self.path.resolve()  # the target of a link, so that the link stays
         write_whole(place, data, place.with_name(f".{place.name}.{secrets.token_hex(8)}"))
 
 
@@ -213,18 +213,18 @@ def _hash_of(secret: str) -> str:
 
 
 def _stamp(status: os.stat_result) -> _Stamp:
-    """What is different once the file was replaced or written; an inode's number alone may come back."""
+    """A value that differs once the file was replaced or written. An inode number alone may be reused."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _checked(name: str, scopes: tuple[Scope, ...], moment: datetime, days: int | None) -> Token:
     if not re.fullmatch(NAME_PATTERN, name):
         raise UsageError(
-            f"{name!r} is no name for a token", hint="use 1 to 40 of: letters, digits, dot, dash, underscore", name=name
+            f"{name!r} is no valid token name", hint="use 1 to 40 of: letters, digits, dot, dash, underscore", name=name
         )
     if not scopes or set(scopes) - set(SCOPES):
-        raise UsageError(f"a token is for some of {', '.join(SCOPES)}", hint="for example --scope submit")
+        raise UsageError(f"the scopes of a token are {', '.join(SCOPES)}", hint="for example --scope submit")
     if days is not None and not 1 <= days <= _MOST_DAYS:
-        raise UsageError(f"a token lasts from 1 to {_MOST_DAYS} days", hint="leave the days out for one without an end")
+        raise UsageError(f"a token lasts from 1 to {_MOST_DAYS} days", hint="leave the days out for no expiry")
     ends = None if days is None else moment + timedelta(days=days)
     return Token(name=name, scopes=scopes, created_at=moment, expires_at=ends)

@@ -1,4 +1,4 @@
-"""Whose turn it is: authors whose submissions wait take turns, whichever process claims them."""
+"""Turns of authors: those with waiting submissions take turns, across all claiming processes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _MOST_BYTES: Final = 2**20
 
 
 def in_turn(path: Path, authors: Mapping[str, str]) -> list[str]:
-    """Submissions in the order in which they are to be judged: an author whose turn was longest ago comes first.
+    """Submissions in the order of judging. The author whose last turn is longest ago comes first.
 
     Args:
-        path: where turns are kept.
-        authors: by submission.
+        path: the file of turns.
+        authors: the author of each submission, by id.
     """
     turns = _read(path)
     return sorted(authors, key=lambda name: (turns.get(authors[name], 0), name))
 
 
 def take_turn(path: Path, author: str, others: Iterable[str], temporary: Path) -> None:
-    """Count a turn, for as long as anybody else waits.
+    """Record a turn of an author. If no other submission waits, delete the file instead.
 
     Args:
-        others: authors of all that waits besides.
+        others: the authors of all other waiting submissions.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     if not (waiting := set(others)):
         path.unlink(missing_ok=True)
@@ -41,7 +41,7 @@ def take_turn(path: Path, author: str, others: Iterable[str], temporary: Path) -
 
 
 def _read(path: Path) -> dict[str, int]:
-    """By author, the number of the last turn; of a file that is not whole, nothing is known."""
+    """The number of the last turn by author; empty if the file is missing or damaged."""
     try:
         kept = json.loads(read_file(path, _MOST_BYTES).data)
         return {str(author): int(turn) for author, turn in kept.items()}

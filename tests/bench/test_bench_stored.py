@@ -338,7 +338,7 @@ def test_another_variant_is_never_taken_for_the_file_s_first_one(settings, store
         lambda: baselines_json(store, bench),
     )
     for export in exports:
-        with pytest.raises(UsageError, match="p1@1 is in other sizes than its file's first ones"):
+        with pytest.raises(UsageError, match="p1@1 has other sizes than its file's first ones"):
             export()
 
 

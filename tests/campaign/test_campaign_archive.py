@@ -154,7 +154,7 @@ def test_without_a_usable_reply_the_search_goes_on_alone(settings, store, monkey
         made = make_archive(PROBLEM, settings=asking, store=store, open_referee=Bench(ties), tell=told.append)
     assert len(server.asked) == 2
     assert made.new > 0
-    assert any("goes on alone" in line for line in told)
+    assert any("continues without the model" in line for line in told)
     assert {row.author for row in store.archived(PROBLEM)} == {"offline"}
 
 

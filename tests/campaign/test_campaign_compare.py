@@ -325,7 +325,7 @@ def test_runs_without_a_common_problem_are_refused(runs):
     with pytest.raises(UsageError, match="with itself"):
         compare(runs, a, a)
     changed = runs.add({"a": [2.0]}, source="# another reference\n")
-    with pytest.raises(UsageError, match="other references"):
+    with pytest.raises(UsageError, match="different references"):
         compare(runs, a, changed)
 
 

@@ -177,7 +177,7 @@ def test_what_is_shown_of_it_names_the_languages(tmp_path):
     assert "backend cpp (islands for triton as well)" in said("runs", "show", "last", *store)
     recipe = said("recipes", "show", str(tmp_path / "languages.toml"))
     assert "island there (triton)" in recipe
-    assert "of its own language alone" in recipe
+    assert "of the same language" in recipe
     asked = ["optimize", "level1/softmax", "--recipe", str(tmp_path / "languages.toml"), "--dry-run", "--json", *store]
     plan = json.loads(said(*asked))
     assert plan["languages"] == ["cpp", "triton"]

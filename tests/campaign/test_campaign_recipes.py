@@ -77,8 +77,8 @@ def test_the_search_that_the_guide_shows_is_a_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("summary = ", "is no recipe"),
-        ("rounds = 3", "is no recipe"),
+        ("summary = ", "is not a recipe"),
+        ("rounds = 3", "is not a recipe"),
         ('summary = "x"\n[settings]\nround = 3', "unknown setting"),
         ('summary = "x"\n[settings]\nrounds = 0', "rounds"),
         ('summary = "x"\n[[search.islands]]\nselection = "lottery"', "islands.0.selection: Input should be 'beam'"),

@@ -240,7 +240,7 @@ def test_files_of_kernelbench_never_take_results_in_other_sizes_for_those_of_its
     terminal("bench", "run", "small", *words, "--set", "N=4")
     out = terminal.folder / "out"
     said = terminal("bench", "export", "small", out, "--format", form, code=2).stderr
-    assert "KernelBench/level1/plus@N=4 is in other sizes than its file's first ones" in said
+    assert "KernelBench/level1/plus@N=4 has other sizes than its file's first ones" in said
     assert "--format jsonl" in said
     assert not out.exists()
     terminal("bench", "export", "small", out, "--format", "jsonl")
@@ -336,7 +336,7 @@ def test_a_submission_to_the_leaderboard_comes_back(terminal, words, suite, tmp_
 
 def test_a_folder_has_no_environments_to_choose_from(terminal, run, baseline):
     said = terminal("bench", "report", run, "--baseline", baseline, "--environment", "abc", code=2).stderr
-    assert "--environment is about verdicts of this machine" in said
+    assert "--environment selects verdicts of the referee" in said
 
 
 def test_a_folder_with_the_name_of_a_bench_is_reported_where_a_baseline_is_given(terminal, words, run, baseline):
@@ -411,4 +411,4 @@ def test_sizes_are_set_by_the_option_that_sets_settings(terminal, words):
     rows = terminal.json("bench", "run", "small")
     assert rows["problems"] == 2
     assert "N=4" in terminal("runs", "show", "last").stdout
-    assert "no setting, and no constant" in terminal("bench", "generate", "x", *words, "--set", "n=4", code=2).stderr
+    assert "nor a constant of these" in terminal("bench", "generate", "x", *words, "--set", "n=4", code=2).stderr

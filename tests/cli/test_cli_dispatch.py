@@ -94,4 +94,4 @@ def test_kernels_of_an_earlier_text_of_the_problem_are_left_out(terminal, judged
     problem_file.write_text(problem_file.read_text().replace("x + 1", "x + 2"))
     b = judged("b", problem="plus_one.py")
     result = terminal("kernels", "export", a, b, "--dispatch", "-o", "out.py", code=2)
-    assert f"kernel {a} never passed where the others were measured" in result.stderr
+    assert f"kernel {a} never passed on the machine where the others were measured" in result.stderr

@@ -347,7 +347,7 @@ def test_a_run_shows_the_elites_of_its_search(terminal):
 
 def test_an_archive_that_there_is_not_is_told(terminal, tmp_path):
     terminal.optimize(SOFTMAX, "--recipe", "cudaforge")
-    assert "the recipe cudaforge evolves nothing" in terminal("runs", "archive", "last").stdout
+    assert "the recipe cudaforge has no evolutionary search" in terminal("runs", "archive", "last").stdout
     assert terminal.json("runs", "archive", "last")["searches"] == []
     terminal.optimize(SOFTMAX)
     assert "leave --problem out" in terminal("runs", "archive", "last", "-p", "gelu", code=2).stderr

@@ -232,7 +232,7 @@ def test_problems_are_linted_in_sizes_that_are_set(terminal, files, sandbox):
         "file/sound@N=32",
         str(files["broken.py"]),
     ]
-    assert "no setting, and no constant" in terminal(*words[:3], "--set", "WIDTH=3", code=2).stderr
+    assert "neither a setting nor a constant" in terminal(*words[:3], "--set", "WIDTH=3", code=2).stderr
 
 
 def test_one_level_of_a_suite_is_linted(terminal, suite, files, sandbox):

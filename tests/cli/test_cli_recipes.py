@@ -45,9 +45,9 @@ def test_show_prints_source_settings_search_and_what_differs(terminal, name):
 
 def test_show_says_how_operators_are_drawn_and_when_failures_are_mended(terminal):
     shown = terminal("recipes", "show", "shinka").stdout
-    assert "models by what they gained" in shown
-    assert "once a kernel is right, those that fail are left alone" in shown
-    assert "for as long as it takes" in shown
+    assert "models by their gain" in shown
+    assert "once a kernel is right, failed kernels are not repaired" in shown
+    assert "until it passes" in shown
 
 
 def test_a_dry_run_counts_the_prompts_of_every_model(terminal, problem_file):

@@ -104,7 +104,7 @@ def test_without_time_it_ends_with_4_and_resumes(tuned, problem_file):
     assert "the time is used up" in result.stderr
     (run,) = tuned.json("runs", "list")["runs"]
     assert f"resume with: kernelwright resume {run['run']} --max-minutes M" in result.stderr
-    assert tuned.json("resume", "last", "--max-tokens", "5", code=2)["error"]["hint"] == "--max-minutes is its budget"
+    assert tuned.json("resume", "last", "--max-tokens", "5", code=2)["error"]["hint"] == "its budget is --max-minutes"
     data = tuned.json("resume", "last", "--max-minutes", "5")
     assert (data["run_id"], data["outcome"], data["judged"]) == (run["run"], "improved", 6)
     assert "is finished" in tuned.json("resume", "last", code=2)["error"]["message"]

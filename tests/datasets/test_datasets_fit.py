@@ -69,7 +69,7 @@ def test_a_batch_may_come_to_one_and_no_width_to_less_than_eight():
     fit = fitted(problem(source), here, most_bytes=1, most_flops=1)
     assert fit.problem.id == "other/level1/gemm@batch_size=1,features=8"
     assert not fit.fits
-    assert "no constant of it can be halved any more" in fit.reason
+    assert "none of its constants can be halved further" in fit.reason
 
 
 def test_a_problem_that_fits_is_left_as_it_is():
@@ -140,11 +140,11 @@ def test_what_cannot_be_made_smaller_says_why():
     )
     fit = fitted(problem(computed), here, most_bytes=1 << 20)
     assert (fit.fits, fit.problem.id) == (False, "other/level1/gemm")
-    assert "no constant of it can be halved" in fit.reason
+    assert "none of its constants can be halved" in fit.reason
     none = computed.replace("batch_size = 2048 * 2; features = 4096", "features = 1").replace(
         "GROUPS = 64", "GROUPS = 1.0"
     )
-    assert "its sizes are no constants" in fitted(problem(none), here, most_bytes=1 << 20).reason
+    assert "its sizes are not constants" in fitted(problem(none), here, most_bytes=1 << 20).reason
 
 
 MODULE = """
@@ -304,8 +304,8 @@ def test_sizes_are_set_where_a_file_has_them_and_wrong_names_are_told():
     first, second = with_sizes([problem(), other], {"batch_size": 16})
     assert first.id == "other/level1/gemm@batch_size=16"
     assert second == other
-    with pytest.raises(UsageError, match="batch_siz is no setting, and no constant of these problems") as error:
+    with pytest.raises(UsageError, match="batch_siz is neither a setting nor a constant of these problems") as error:
         with_sizes([problem()], {"batch_siz": 16})
     assert "batch_size" in error.value.hint
-    with pytest.raises(UsageError, match="no constant"):
+    with pytest.raises(UsageError, match="nor a constant"):
         with_sizes([], {"batch_size": 16})

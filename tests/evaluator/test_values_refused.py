@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "shape that changes": (
         problem("return x * 2", "torch.randn(int(torch.randint(3, 900, ())), 8)"),
-        "draw its values alone, and keep the rest",
+        "each draw may change only its values",
     ),
     "complex parameter": (
         problem("return (x * self.w).real", held=f"self.w = nn.Parameter({COMPLEX})"),

@@ -362,8 +362,8 @@ def test_without_a_choice_the_fullest_place_is_shown_and_eager_before_others(wor
 def test_a_board_that_is_not_there(world, browser):
     world.judge(world.problem())
     page = browser.page("/?suite=none", status=404)
-    assert "nothing stands on a board of suite 'none'" in page.words
-    assert browser.get("/board.json?baseline=none", html=False).json()["detail"].startswith("nothing stands")
+    assert "no kernel is on a board of suite 'none'" in page.words
+    assert browser.get("/board.json?baseline=none", html=False).json()["detail"].startswith("no kernel is on")
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def test_a_difference_from_a_kernel_of_another_problem_and_from_none(world, brow
     assert lines(browser.page(f"/kernels/{judged.sha}/diff?against={other.sha}"), "del") == ["quite another"]
     assert browser.get(f"/kernels/{judged.sha}/diff?against={'0' * 64}").status_code == 404
     assert browser.get(f"/kernels/{judged.sha}/diff?against=parent").status_code == 422
-    assert "The same source" in browser.page(f"/kernels/{judged.sha}/diff?against={judged.sha}").words
+    assert "The sources are the same" in browser.page(f"/kernels/{judged.sha}/diff?against={judged.sha}").words
 
 
 def test_a_lineage_goes_up_and_down_and_may_be_a_circle(world, browser):

@@ -156,7 +156,7 @@ def test_a_ranking_is_of_one_machine_baseline_and_language(world, browser):
         assert ranked(browser.page(f"{SOFTMAX}?{query}")) == [judged.sha], query
         assert [row["candidate"] for row in browser.rows(f"{SOFTMAX}/ranking.json?{query}")] == [judged.sha]
     for query in ("baseline=none", "environment=none", f"environment={THERE.id}&backend=triton"):
-        assert "nothing stands on" in browser.page(f"{SOFTMAX}?{query}", status=404).words
+        assert "has no such ranking" in browser.page(f"{SOFTMAX}?{query}", status=404).words
         assert browser.get(f"{SOFTMAX}/ranking.csv?{query}").status_code == 404
     told = browser.page(f"{SOFTMAX}?environment={THERE.id}")
     assert "another cpu" in told.words
@@ -347,7 +347,7 @@ def test_an_archive_that_cannot_be_drawn_says_why(world, browser, searched, monk
     assert "no run has searched" in browser.page(f"{SOFTMAX}/archive.html?run={plain}").words
     broken = world.run(softmax, search={"islands": "none"})
     world.judge(softmax, run=broken)
-    assert "cannot be made again" in browser.page(f"{SOFTMAX}/archive.html?run={broken}").words
+    assert "cannot be rebuilt" in browser.page(f"{SOFTMAX}/archive.html?run={broken}").words
     monkeypatch.setattr("kernelwright.leaderboard._archive_map._MOST_EVALUATIONS", 2)
     assert f"kernelwright runs archive {run}" in browser.page(f"{SOFTMAX}/archive.html?run={run}").words
 

@@ -292,7 +292,7 @@ def test_runs_that_cannot_be_compared(world, browser, two_runs, monkeypatch):
     assert "not both timed against" in browser.page(f"/compare?a={a}&b={b}&baseline=none").words
     browser.page(f"/compare?a={a}&b=01NONE", status=404)
     world.store.set_problem_state(b, "suite/level1/one", "failed", '{"a field": "of another version"}')
-    assert "written by another version" in browser.page(f"/compare?a={a}&b={b}").words
+    assert "recorded by another version" in browser.page(f"/compare?a={a}&b={b}").words
     monkeypatch.setattr(_routes_runs, "_MOST_COMPARED", 3)
     assert f"kernelwright compare {a} {b}" in browser.page(f"/compare?a={a}&b={b}").words
 

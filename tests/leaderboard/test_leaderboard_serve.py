@@ -83,7 +83,7 @@ def test_a_public_board_needs_a_token_that_can_be_shown(options, tokens):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 def test_a_board_at_every_address_needs_a_name(options, tokens, host):
     tokens.create("reader", ["read"])
-    with pytest.raises(UsageError, match="by which name") as refused:
+    with pytest.raises(UsageError, match="needs its host name") as refused:
         access_of(options(host=host, public=True))
     assert "--name" in refused.value.hint
     access = access_of(options(host=host, public=True, names=("board.example.org",)))
@@ -93,7 +93,7 @@ def test_a_board_at_every_address_needs_a_name(options, tokens, host):
 def test_submissions_need_somebody_who_may_submit(options, tokens, tmp_path):
     taking = options(spool_dir=tmp_path / "spool")
     tokens.create("reader", ["read"])
-    with pytest.raises(UsageError, match="nobody could submit anything"):
+    with pytest.raises(UsageError, match="there is no token for submitting"):
         access_of(taking)
     tokens.create("submitter", ["submit"])
     assert access_of(taking).tokens is not None
@@ -123,7 +123,7 @@ def command(world, monkeypatch, tmp_path):
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines", "--public"),
         (["--host", "nowhere.example"], "nowhere.example can be reached from other machines", "--public"),
         (["--public"], "a public board needs a token for reading", "--scope read"),
-        (["--accept-submissions"], "nobody could submit anything", "--scope submit"),
+        (["--accept-submissions"], "there is no token for submitting", "--scope submit"),
         (["--port", "65536"], "is not in the range", ""),
         (["--port", "-1"], "is not in the range", ""),
         (["--port", "http"], "not a valid integer", ""),

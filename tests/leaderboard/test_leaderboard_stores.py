@@ -48,7 +48,7 @@ def test_an_empty_page_names_the_command_that_fills_it(empty, path):
 
 
 def test_an_empty_quarantine_says_so(empty):
-    assert "Nothing was refused so far." in empty.page("/quarantine").words
+    assert "No kernel was refused so far." in empty.page("/quarantine").words
 
 
 def test_a_problem_without_a_kernel_names_the_command_that_makes_one(world, browser):
@@ -202,7 +202,7 @@ def test_a_bug_is_told_without_what_it_is(world, browse, monkeypatch):
     for accept in ("text/html", "*/*"):
         answer = browser.raw(path="/runs", headers=[("accept", accept)])
         assert answer.status == 500
-        assert answer.body == b"something broke; whoever runs this server sees what in its log\n"
+        assert answer.body == b"something broke; the server's log says what\n"
         assert answer.header("content-security-policy")
         assert answer.header("x-content-type-options") == "nosniff"
 

@@ -244,7 +244,7 @@ def test_429_for_too_many_in_an_hour(house):
     house.now += 3_601
     answer = house.json()  # the hour is over, and three of hers still wait: half of all that may
     assert (answer.status_code, answer.headers.get("retry-after")) == (429, None)
-    assert "nobody may fill more than half of the queue" in answer.json()["detail"]
+    assert "an author may fill at most half of the queue" in answer.json()["detail"]
 
 
 def test_503_where_too_many_wait_or_the_disk_is_full(house, monkeypatch):

@@ -210,7 +210,7 @@ def test_a_turn_that_does_not_fit_is_not_begun(table, tokenizer):
 
 def test_a_prompt_that_is_none_of_the_rows_is_said(table, tokenizer):
     rollout = ours.rollout_function(table, data())
-    with pytest.raises(UsageError, match="none of the rows"):
+    with pytest.raises(UsageError, match="not in the data"):
         rollout([[{"role": "user", "content": "something else"}]], Trainer(tokenizer))
     with pytest.raises(UsageError, match="no episode was played"):
         ours.episode_return(["p"], ["c"])

@@ -452,7 +452,7 @@ def test_a_folder_that_holds_something_is_refused(world, tmp_path):
     for folder in (full, empty):
         folder.mkdir()
     (full / "mine.txt").write_text("mine")
-    with pytest.raises(UsageError, match="no empty folder"):
+    with pytest.raises(UsageError, match="not an empty folder"):
         export_dataset(world.store, full, JSONL)
     assert (full / "mine.txt").read_text() == "mine"
     export_dataset(world.store, empty, JSONL)

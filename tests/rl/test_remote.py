@@ -169,7 +169,7 @@ def test_many_kernels_go_in_several_jobs(remote, ask):
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8775", "file:///etc/passwd", "http://user:secret@host", "http://h?x=1"])
 def test_what_is_no_address_is_said_at_once(url):
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not the address"):
         RemoteScorer(url)
 
 

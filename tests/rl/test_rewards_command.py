@@ -117,7 +117,7 @@ def test_a_run_is_paid_with_its_mean_and_what_was_withdrawn_earns_nothing(told, 
     assert found["mean"]["cuda-l1"] == 0.0  # where it gave no score, there is none
     shown = told("--run", run[:20], "--limit", "2").stdout
     assert "withdrawn" in shown
-    assert "1 earlier ones: --limit 3" in shown
+    assert "1 earlier evaluations: --limit 3" in shown
     assert ids[0] not in shown
     assert any(line.split()[:1] == ["mean"] for line in shown.splitlines())
 

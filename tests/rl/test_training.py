@@ -250,12 +250,12 @@ def test_scores_of_others_cannot_be_taken_for_rewards(place):
     [
         ([], "name a folder"),
         (["--output", "there"], "imitate, or learn from verdicts?"),
-        (["--method", "sft", "--output", "there"], "what is to be imitated?"),
+        (["--method", "sft", "--output", "there"], "no data is given"),
         (["--method", "sft", "--task", "schedule", "--output", "there"], "schedules are learned from verdicts"),
         (["--method", "grpo", "--task", "kernel", "--output", "there"], "which problems"),
         (
             ["--method", "grpo", "--problem", "level1/softmax", "--prompts", "2", "--output", "there"],
-            "2 problems a step",
+            "a step takes 2 problems",
         ),
         (
             ["--method", "grpo", "--problem", "level1/gelu", "--held-out", "level1/gelu", "--output", "there"],
@@ -267,7 +267,7 @@ def test_scores_of_others_cannot_be_taken_for_rewards(place):
             "tiny model",
         ),
         (["--method", "grpo", "--kl", "0.1", "--output", "there"], "leave --kl out"),
-        (["--method", "grpo", "--backend", "cuda", "--output", "there"], "writes no CUDA"),
+        (["--method", "grpo", "--backend", "cuda", "--output", "there"], "does not write CUDA"),
         (["--method", "grpo", "--problem", "level1/no_such", "--output", "there"], "no_such"),
         (["--method", "grpo", "--reward", "gold", "--output", "there"], "no reward is called"),
     ],

@@ -155,11 +155,11 @@ def test_the_recorded_demonstration_is_one_to_learn_from():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "demonstrates nothing"),
-        ("{}\n", "no demonstration"),
-        ("not json\n", "no demonstration"),
-        ('{"prompt": "a", "completion": "b"}\n', "no demonstration"),
-        ('{"prompt": [{"role": "user"}], "completion": []}\n', "no demonstration"),
+        ("", "holds no demonstration"),
+        ("{}\n", "not a demonstration"),
+        ("not json\n", "not a demonstration"),
+        ('{"prompt": "a", "completion": "b"}\n', "not a demonstration"),
+        ('{"prompt": [{"role": "user"}], "completion": []}\n', "not a demonstration"),
     ],
 )
 def test_data_that_demonstrates_nothing_is_refused(tmp_path, text, said):
@@ -173,7 +173,7 @@ def test_a_folder_without_data_or_model_is_refused(tmp_path):
         demonstrations(str(tmp_path))
     with pytest.raises(UsageError, match="cannot read"):
         demonstrations(str(tmp_path / "nothing.jsonl"))
-    with pytest.raises(UsageError, match="no folder of a model"):
+    with pytest.raises(UsageError, match="not the folder of a model"):
         require_weights(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04")

@@ -188,7 +188,7 @@ def test_candidate_is_found_by_a_unique_prefix(store, make):
     assert store.candidate(candidate.sha256[:6]) == candidate
     assert store.candidate(candidate.sha256.upper()) == candidate
     for bad in ("abc", "zzzzzz", "%%%%%%", ""):
-        with pytest.raises(UsageError, match="no kernel hash"):
+        with pytest.raises(UsageError, match="not a kernel hash"):
             store.candidate(bad)
     absent = "0" * 12 if candidate.sha256[0] != "0" else "f" * 12
     with pytest.raises(UsageError, match="no kernel"):

@@ -136,7 +136,7 @@ def test_a_signal_ends_it_after_the_session_in_flight(terminal, board, put, fake
     before = signal.getsignal(number)
     fake.point = lambda name: os.kill(os.getpid(), number) if name == "judging v0 False" else None
     shown = terminal(submissions, "judge", code=130)
-    assert "go on with: kernelwright submissions judge" in shown.stderr
+    assert "continue with: kernelwright submissions judge" in shown.stderr
     assert [confirm for *_, confirm in fake.judged] == [False]
     assert board.state(made.id).state == "waiting"
     assert signal.getsignal(number) == before

@@ -448,7 +448,7 @@ def test_it_tells_each_step_and_what_it_leaves_alone_once(run, spool, put):
         f"{made.id}: build",
         f"{made.id}: build",
         f"{made.id}: PASSED",
-        "left alone: incoming/README: its name is none of ours",
+        "left alone: incoming/README: its name is not an id of a submission",
     ]
 
 

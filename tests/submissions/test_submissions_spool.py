@@ -306,7 +306,7 @@ def test_an_author_fills_half_of_the_queue_at_most(folder, put, clock):
     for _ in range(3):
         put(spool)
         clock.seconds += 7200
-    with pytest.raises(TooManySubmissionsError, match="3 submissions of ada wait already") as caught:
+    with pytest.raises(TooManySubmissionsError, match="3 submissions of ada are waiting") as caught:
         put(spool)
     assert caught.value.data["status"] == 429
     put(spool, author="bob")

@@ -121,7 +121,7 @@ def test_every_hash_is_compared_in_constant_time(tokens, monkeypatch):
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a" * 41, "ada\n", "<b>"])
 def test_unfit_names_are_refused(tokens, path, name):
-    with pytest.raises(UsageError, match="no name for a token"):
+    with pytest.raises(UsageError, match="no valid token name"):
         tokens.create(name)
     assert not path.exists()
 
@@ -149,7 +149,7 @@ def test_a_malformed_file_lets_nobody_in_and_says_what_to_do(tokens, path, text)
     secret = tokens.create("ada").secret
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     for act in (lambda: tokens.verify(secret), tokens.tokens, lambda: tokens.create("bob"), lambda: tokens.revoke("a")):
-        with pytest.raises(StoreError, match="put a backup of the file back") as caught:
+        with pytest.raises(StoreError, match="restore a backup of the file") as caught:
             act()
         assert caught.value.data["status"] == 503
     assert path.read_bytes() == text.encode("utf-8", "surrogateescape")

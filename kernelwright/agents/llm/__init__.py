@@ -1,4 +1,4 @@
-"""Language models: asked through a budget, with every reply kept, so that nothing is ever paid twice."""
+"""Language models: requests go through a budget, and every reply is kept, so no reply is paid for twice."""
 
 from __future__ import annotations
 

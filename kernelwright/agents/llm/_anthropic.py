@@ -1,4 +1,4 @@
-"""Messages: Anthropic, and every server that speaks as it does."""
+"""The Messages API of Anthropic and of compatible servers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CACHED_CHARACTERS = 4096
 class AnthropicProvider(MeteredProvider):
     """``anthropic:MODEL``.
 
-    Parameters: ``effort``; ``thinking`` ("adaptive", "disabled") or ``thinking_budget`` (tokens, of which there must be
-    fewer than the reply may have). Others are passed on as they are.
+    Parameters: ``effort``; ``thinking`` ("adaptive", "disabled") or ``thinking_budget`` (in tokens, and less than the
+    limit of the reply). Other parameters are passed on unchanged.
     """
 
     name = "anthropic"
@@ -47,7 +47,7 @@ class AnthropicProvider(MeteredProvider):
         for name in sorted(_SAMPLING & parameters.keys()):
             raise UsageError(
                 f"anthropic models take no {name} any more",
-                hint="leave it out; effort is a parameter that they take, and what is asked makes replies differ",
+                hint="leave it out; use effort instead, and different prompts to get different replies",
                 key=name,
             )
 
@@ -98,13 +98,13 @@ class AnthropicProvider(MeteredProvider):
 
 
 def _system_block(text: str) -> dict[str, Any]:
-    """System prompts are the same for many requests: reading one from the cache costs a tenth or less."""
+    """The block of a system prompt, cached if long: many requests share it, and a cached read costs a tenth or less."""
     block: dict[str, Any] = {"type": "text", "text": text}
     return block | ({"cache_control": {"type": "ephemeral"}} if len(text) >= CACHED_CHARACTERS else {})
 
 
 def _tokens(said: Any) -> dict[str, int]:
-    """The numbers that a usage block has, by our names. Those at the end of a reply replace those at its beginning."""
+    """The numbers in a usage block, by our names. Numbers at the end of a reply replace those at its beginning."""
     if said is None:
         return {}
     found = {
@@ -118,7 +118,7 @@ def _tokens(said: Any) -> dict[str, int]:
 
 
 def _usage(tokens: dict[str, int]) -> Usage | None:
-    """The vendor's input tokens leave out those that were read from the cache or written to it; ours do not."""
+    """The usage. Our input tokens include those read from or written to the cache; the vendor's do not."""
     if "input_tokens" not in tokens:
         return None
     all_input = sum(tokens.get(name, 0) for name in ("input_tokens", "cached_tokens", "cache_write_tokens"))

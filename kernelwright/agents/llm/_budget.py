@@ -1,7 +1,7 @@
-"""What a run may spend on models: reserved before each request, settled after it, kept in the store.
+"""The budget of a run for models: reserved before each request, settled after it, and kept in the store.
 
-What is spent never shrinks, whoever resumes the run: requests that a killed process left open are booked as they were
-reserved, since nobody knows whether they were worked on.
+The amount spent never shrinks, even when a run is resumed. Requests that a killed process left open are booked with
+their reserved amount, since a model may have worked on them.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from kernelwright.records import LLMCall
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-_LOOK_AGAIN_S = 1.0  # for a stop, while waiting for requests in flight
+_LOOK_AGAIN_S = 1.0  # interval of looks for a stop, while waiting for requests in flight
 
 
 class Limits(NamedTuple):
-    """The most that a run may use; None where there is no limit."""
+    """The most that a run may use; None for no limit."""
 
     cost_usd: float | None = None
     tokens: int | None = None
 
 
 class Worst(NamedTuple):
-    """The most that one request can use. ``cost_usd`` is None where nobody knows."""
+    """The most that one request can use. ``cost_usd`` is None if the price is unknown."""
 
     tokens: int
     cost_usd: float | None
 
 
 class Used(NamedTuple):
-    """What requests used that are closed. ``cost_usd`` is of those whose price is known."""
+    """The totals of closed requests. ``cost_usd`` includes only requests with a known price."""
 
     tokens: int
     cost_usd: float
 
 
 class Budget:
-    """Shared by all threads of the one process that drives a run.
+    """The budget of a run, shared by all threads of the process that drives it.
 
-    A request is let through only where what is spent, what is reserved for others in flight, and the most that it can
-    use itself stay within the limits together.
+    A request may be sent only if the limits cover the sum of three amounts: what is spent, what is reserved for
+    requests in flight, and the most that the request itself can use.
     """
 
     def __init__(self, store: Store, run_id: str, limits: Limits, stopped: Callable[[], str] = lambda: "") -> None:
-        """``stopped``: a reason to wait no longer for requests in flight, or an empty string."""
+        """``stopped``: returns a reason to stop waiting for requests in flight, or an empty string."""
         self._store = store
         self._run_id = run_id
         self._limits = limits
@@ -63,11 +63,11 @@ class Budget:
         self._open: dict[str, Worst] = {}
 
     def reserve(self, request: Request, *, key: str, provider: str, model: str, try_number: int, worst: Worst) -> str:
-        """The id of a request that may be sent now. Waits where requests in flight may yet leave room for it.
+        """Reserve a request; returns its id. Waits while requests in flight may still free enough of the budget.
 
         Raises:
-            BudgetReached: there will be no room.
-            Stopped: the run is to stop.
+            BudgetReached: the budget cannot cover the request.
+            Stopped: the run must stop.
         """
         with self._changed:
             while reason := self._lack(worst):
@@ -90,7 +90,7 @@ class Budget:
         return request_id
 
     def settle(self, request_id: str, call: LLMCall, request: Request, reply: str) -> str:
-        """Keep a reply in the place of what was reserved for it; returns the call's id."""
+        """Replace a reservation by the reply's real usage, and store the reply; returns the call's id."""
         with self._changed:
             call_id = self._store.settle_request(
                 request_id, call, prompt=request.prompt, reply=reply, run_id=self._run_id, step=request.place.step
@@ -101,25 +101,25 @@ class Budget:
         return call_id
 
     def book(self, request_id: str, outcome: str) -> None:
-        """Count a request as it was reserved: it may have been worked on."""
+        """Count a request with its reserved amount, since a model may have worked on it."""
         with self._changed:
             self._store.book_request(request_id, outcome)
             self._close(request_id, self._open[request_id])
 
     def release(self, request_id: str, outcome: str) -> None:
-        """Count nothing for a request that was refused before any work."""
+        """Count nothing for a request that was rejected before any work."""
         with self._changed:
             self._store.release_request(request_id, outcome)
             self._close(request_id, Worst(0, 0.0))
 
     def _close(self, request_id: str, used: Worst) -> None:
-        """Count a request that is in flight no more, as the store does."""
+        """Remove a request from those in flight and count its usage, as the store does."""
         del self._open[request_id]
         self._spent = Used(self._spent.tokens + used.tokens, self._spent.cost_usd + (used.cost_usd or 0.0))
         self._changed.notify_all()
 
     def _lack(self, worst: Worst) -> str:
-        """Why there is no room for a request; empty where there is."""
+        """The reason why the budget does not cover a request now, or an empty string."""
         spending, reserved = self._spent, self._open.values()
         tokens = spending.tokens + sum(other.tokens for other in reserved)
         if self._limits.tokens is not None and tokens + worst.tokens > self._limits.tokens:

@@ -1,4 +1,4 @@
-"""Asks one model for one run: from the log where the question was answered before, else within the budget."""
+"""The client of one model in one run: it takes a reply from the log if there is one, else asks within the budget."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from kernelwright.agents.llm._prices import PriceTable
     from kernelwright.store import Store
 
-# Around the text of a prompt, vendors put marks of their own for each turn, and a schema is read as text.
+# Vendors add tokens of their own for each turn of a prompt, and a schema counts as text.
 _FRAME_TOKENS = 64
 _FRAME_TOKENS_A_TURN = 16
 
 
 class Retries(NamedTuple):
-    """How often a request is sent at most, and how long it is waited in between where the provider does not say."""
+    """The most tries of a request, and the waits between them if the provider does not say how long to wait."""
 
     tries: int = 6
     first_wait_s: float = 2.0
     longest_wait_s: float = 120.0
-    longest_asked_s: float = 900.0  # what a provider may ask for; more is a fault
+    longest_asked_s: float = 900.0  # longest wait that a provider may ask for; more is a fault
 
 
 class Answer(NamedTuple):
-    """A reply with its place in the store. ``reused`` where nothing was asked for it.
+    """A reply with its id in the store. ``reused``: it came from the log, without a request.
 
-    ``cost_usd`` is what it cost when it was asked for; None where nobody knows.
+    ``cost_usd`` is its cost when it was requested; None if unknown.
     """
 
     reply: Reply
@@ -47,17 +47,17 @@ class Answer(NamedTuple):
 
 
 class ModelClient:
-    """One model, as one run asks it. Safe to use from several threads.
+    """The client of one model in one run. Safe to use from several threads.
 
     Args:
-        provider: who answers.
-        store: where replies are kept, and found again.
-        budget: what the run may spend.
-        prices: what tokens cost.
-        slots: lets as many requests through at once as the provider should get.
-        wait: waits so many seconds; returns a reason to stop where there is one, early.
-        fresh: find replies of this run only, so that a new run samples anew.
-        note: told what a reader of the run should know of a reply.
+        provider: answers the requests.
+        store: keeps replies and finds earlier ones.
+        budget: the run's budget.
+        prices: the prices of tokens.
+        slots: limits the number of requests at once.
+        wait: waits for some seconds; returns early with the reason if there is a reason to stop.
+        fresh: reuse only replies of this run, so that a new run samples anew.
+        note: called with facts about a reply for readers of the run.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class ModelClient:
         return f"{self.provider.name}:{self.provider.model}".rstrip(":")
 
     def ask(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Answer:
-        """The reply to a request, and a note in the store that the run used it at this place.
+        """The reply to a request. The store records that the run used it at the request's place.
 
         Raises:
-            ModelFault: no reply, however often it was asked for.
-            AwaitingReply: somebody is still to write it.
-            BudgetReached: there is no room for the request.
-            Stopped: the run is to stop; the request was not sent.
+            ModelFault: no reply after all retries.
+            AwaitingReply: the reply is still to be written.
+            BudgetReached: the budget does not cover the request.
+            Stopped: the run must stop; the request was not sent.
         """
         key = request.key(self.provider.name, self.provider.model)
         if self._fresh:
@@ -140,7 +140,7 @@ class ModelClient:
         raise AssertionError("unreachable")
 
     def _try(self, request: Request, key: str, number: int, on_text: Callable[[int], None]) -> Answer:
-        """One request, reserved, sent and settled. Only what is known to be unbilled is given back."""
+        """Reserve, send and settle one request. A reservation is released only if the request is surely unbilled."""
         with self._slots:
             reserved = self._budget.reserve(
                 request,
@@ -170,13 +170,13 @@ class ModelClient:
         if asked is not None and asked > self._retries.longest_asked_s:
             raise fault
         wait = min(self._retries.first_wait_s * 2 ** (number - 1), self._retries.longest_wait_s)
-        # Not all at the same moment; never sooner than asked.
+        # Spread the retries, but never retry sooner than the provider asked.
         seconds = asked + random.uniform(0, 1) if asked is not None else random.uniform(wait / 2, wait)
         if reason := self._wait(seconds):
             raise Stopped(reason)
 
     def worst(self, request: Request) -> Worst:
-        """The most that a request can use: no tokenizer makes more tokens than there are bytes."""
+        """The most that a request can use, with one token for each byte, which no tokenizer exceeds."""
         turns = len(request.messages) + 1
         tokens = len(request.prompt.encode()) + len(str(request.schema).encode())
         tokens += _FRAME_TOKENS + _FRAME_TOKENS_A_TURN * turns

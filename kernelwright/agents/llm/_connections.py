@@ -1,4 +1,4 @@
-"""Connections to a vendor: requests in flight can be ended, and no reply takes longer than it may."""
+"""Connections to a vendor. Requests in flight can be ended, and replies have a time limit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import httpx2
 
-# A model may think for minutes without a word: routers and firewalls forget connections that are silent for so long.
+# A model may think for minutes without sending data, and routers and firewalls drop connections that stay silent.
 KEEPALIVE_S = 60
 
 
 class Connections:
-    """An HTTP client for both SDKs, safe to use from several threads. ``close`` ends what is in flight.
+    """An HTTP client for both SDKs, safe to use from several threads. ``close`` ends requests in flight.
 
-    Closing a socket doesn't wake a thread that reads from it, and a model may be silent for as long as a reply may
-    take; so the sockets are remembered, and shut down.
+    Closing a socket does not wake a thread that reads from it, and a model may be silent for the whole time limit. So
+    this class remembers the sockets and shuts them down.
     """
 
     def __init__(self, timeout_s: float, connect_timeout_s: float) -> None:
@@ -35,7 +35,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Shut every connection; reading and writing fail at once."""
+        """Shut every connection. Reads and writes in flight fail at once."""
         with self._lock:
             self.closed = True
             streams = list(self._streams)
@@ -66,9 +66,9 @@ def _shut(stream: Any) -> None:
 
 
 def end_by(response: httpx2.Response, deadline: float) -> None:
-    """Let a body that is still arriving at ``deadline`` (``time.monotonic``) end with a timeout.
+    """Make a body that is still arriving at ``deadline`` (``time.monotonic``) end with a timeout.
 
-    The client's own timeout bounds silence only, and servers send comments to keep a connection alive.
+    The client's own timeout limits only silence, and servers send comments to keep a connection alive.
     """
     assert isinstance(response.stream, httpx2.SyncByteStream)
     response.stream = _Bounded(response.stream, deadline)

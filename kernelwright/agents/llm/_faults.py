@@ -1,4 +1,4 @@
-"""What goes wrong between us and a model, by name."""
+"""The faults of requests to a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelwright.errors import KernelwrightError
 FaultKind = Literal[
     "rate-limit", "overloaded", "server-error", "timeout", "connection", "cut-stream", "rejected", "credentials"
 ]
-# Refused before any work was done: nobody is billed for these. All else may have been worked on.
+# Rejected before any work, and so not billed. A model may have worked on all other requests.
 UNBILLED: frozenset[FaultKind] = frozenset({"rate-limit", "overloaded", "rejected", "credentials"})
 RETRIED: frozenset[FaultKind] = frozenset(
     {"rate-limit", "overloaded", "server-error", "timeout", "connection", "cut-stream"}
@@ -19,36 +19,36 @@ RETRIED: frozenset[FaultKind] = frozenset(
 class ModelFault(KernelwrightError):
     """A request that got no reply.
 
-    ``data`` holds ``kind``; ``spec`` (``provider:model``); ``retry_after_s`` and ``status`` where the provider said so;
-    ``begun``, which is true where a reply had begun before the fault; and ``unbilled``, true where no model worked.
+    ``data`` holds ``kind``; ``spec`` (``provider:model``); ``retry_after_s`` and ``status`` if the provider gave them;
+    ``begun``, true if the reply had begun before the fault; and ``unbilled``, true if no model worked on the request.
     """
 
     exit_code = 3
 
     @property
     def kind(self) -> FaultKind:
-        """Which fault."""
+        """The kind of the fault."""
         kind: FaultKind = self.data["kind"]
         return kind
 
     @property
     def retry_after_s(self) -> float | None:
-        """How long the provider asked to wait."""
+        """The seconds that the provider asked to wait, or None."""
         return self.data.get("retry_after_s")
 
     @property
     def may_be_billed(self) -> bool:
-        """Whether somebody may have to pay for it: a model that is overloaded halfway has worked nevertheless."""
+        """Whether the request may be billed. A model that is overloaded halfway through a reply has still worked."""
         if self.data.get("unbilled"):
             return False
         return self.kind not in UNBILLED or bool(self.data.get("begun"))
 
 
 class AwaitingReply(KernelwrightError):
-    """A reply that somebody is still to write; ``data["path"]`` is where it will be read from."""
+    """A reply is still to be written; ``data["path"]`` is where it will be read from."""
 
 
 class Stopped(KernelwrightError):
-    """The run is to stop, and what was to be asked is not asked; the message is the reason."""
+    """The run must stop, and the request was not sent; the message is the reason."""
 
     exit_code = 130

@@ -1,8 +1,8 @@
-"""A folder as a language model: prompts are written as files, and whoever likes writes the replies beside them.
+"""A folder as a language model: prompts are written as files, and a person or program writes replies beside them.
 
-``DIR/<problem>/step-03-coder-0-1a2b3c4d.prompt.md`` is answered by a file with the same beginning and ``.reply.json``
-(the object that the prompt asks for) or ``.reply.md``: a heading ``## field`` for each field, and below it its text, or
-the one fenced block that holds it. What is no text (a list of edits) is JSON in a fenced block.
+A file with the same stem as ``DIR/<problem>/step-03-coder-0-1a2b3c4d.prompt.md`` answers it. ``.reply.json`` holds the
+object that the prompt asks for. ``.reply.md`` has a heading ``## field`` for each field, and below it the field's text
+or one fenced block with it. A value that is not text (a list of edits) is JSON in a fenced block.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kernelwright.agents.llm._types import Reply, Request
 from kernelwright.errors import UsageError
 from kernelwright.files import write_for_user
 
-_SETTLED_S = 1.0  # a file that was touched more recently may still be being written
+_SETTLED_S = 1.0  # a file that was changed more recently may be incomplete
 _HEADING = re.compile(r"^## +(\w+) *$", re.MULTILINE)
 _FENCED = re.compile(r"^(?P<fence>`{3,}|~{3,})[^\n]*\n(?P<body>.*?)^(?P=fence)\s*$", re.MULTILINE | re.DOTALL)
 
 
 class MailboxProvider:
-    """See the module. Who answers is nobody's name: a reply to the same prompt is the same in any folder."""
+    """Provider of a mailbox folder. ``model`` is empty, so a reply to a prompt is reused in any folder."""
 
     name = "mailbox"
     model = ""
@@ -47,7 +47,7 @@ class MailboxProvider:
             ) from error
 
     def send(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Reply:
-        """The reply that lies in the folder; the prompt is written where it does not lie there yet.
+        """The reply in the folder. Without a reply, the prompt is written if it is not there yet.
 
         Raises:
             AwaitingReply: there is no reply yet.
@@ -75,7 +75,7 @@ class MailboxProvider:
         )
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, since nothing is held open."""
 
     def _stem(self, request: Request) -> Path:
         place = request.place
@@ -84,7 +84,7 @@ class MailboxProvider:
         return self._folder / re.sub(r"[^\w.-]+", ".", place.problem) / name
 
     def _settled(self, path: Path) -> str | None:
-        """The text of a file that nobody is writing any more."""
+        """The text of a file, or None if it is missing, empty or possibly incomplete."""
         try:
             if self._now() - path.stat().st_mtime < _SETTLED_S:
                 return None
@@ -100,7 +100,7 @@ def _from_json(text: str, schema: Mapping[str, Any]) -> str:
 
 
 def _from_markdown(text: str, schema: Mapping[str, Any]) -> str:
-    """The object that sections stand for, as JSON text. What is wrong with it is the validation's to say."""
+    """The object in the sections of a Markdown reply, as JSON text. It is validated later."""
     fields: dict[str, Any] = {}
     marks = [mark for mark in _HEADING.finditer(text) if not _inside_a_fence(text, mark.start())]
     ends = [*(mark.start() for mark in marks), len(text)][1:]

@@ -1,4 +1,4 @@
-"""A provider that somebody is billed for: what the vendors have in common."""
+"""The common part of providers that bill for their replies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from kernelwright.agents.llm._types import Parameters, Reply, Request, Stop, Usa
 from kernelwright.errors import UsageError
 
 CONNECT_TIMEOUT_S = 10.0
-NO_KEY = "none"  # what servers that want no key are sent, since the SDKs insist on one
+NO_KEY = "none"  # sent to servers that need no key, since the SDKs require one
 _NO_STREAMS = frozenset({"application/json", "text/html"})
-_SHORTEST_SECRET = 8  # characters: shorter keys are words that local servers take, and stand in other words as well
+_SHORTEST_SECRET = 8  # characters; shorter keys are dummy words for local servers, which also occur in other words
 
 
 @dataclass
 class Draft:
-    """What is known of a reply besides its text while it arrives. ``stop`` is set when it is whole."""
+    """The state of a reply, besides its text, while it arrives. ``stop`` is set when the reply is complete."""
 
     begun: bool = False
     model: str = ""
@@ -38,7 +38,7 @@ class Draft:
 
 
 class MeteredProvider(ABC):
-    """One request to a vendor's SDK, streamed, with its faults in our words. Safe to use from several threads."""
+    """Streams replies from a vendor's SDK and translates its faults. Safe to use from several threads."""
 
     name: str
     metered = True
@@ -61,9 +61,9 @@ class MeteredProvider(ABC):
         """Connect to nothing yet.
 
         Args:
-            api_key: None for a server that wants none.
-            timeout_s: limit for silence, and for all of a reply.
-            http_client: whose connections to use; it stays the caller's to close.
+            api_key: None for a server that needs none.
+            timeout_s: limit for silence and for a whole reply.
+            http_client: the client whose connections to use; the caller closes it.
         """
         self.model = model
         self._connections = None if http_client is not None else Connections(timeout_s, connect_timeout_s)
@@ -71,7 +71,7 @@ class MeteredProvider(ABC):
             api_key=api_key or NO_KEY,
             base_url=base_url,
             timeout=httpx2.Timeout(timeout_s, connect=connect_timeout_s),
-            max_retries=0,  # retries are the budget's matter, which has to reserve for each
+            max_retries=0,  # the budget must reserve for each retry
             http_client=self._connections.client if self._connections is not None else http_client,
         )
         self._service = Service(f"{self.name}:{model}", base_url, self.key_name, self.sdk, _secrets(api_key), timeout_s)
@@ -82,28 +82,28 @@ class MeteredProvider(ABC):
 
     @abstractmethod
     def _open(self, request: Request) -> Any:
-        """Send a request; the SDK's stream of its reply."""
+        """Send a request; returns the SDK's stream of its reply."""
 
     @abstractmethod
     def _read(self, event: Any, draft: Draft) -> str:
-        """The text of one event, which may be empty; all else of it goes into ``draft``."""
+        """The text of one event, which may be empty. The other facts of the event go into ``draft``."""
 
     def _whole(self, body: Mapping[str, Any], draft: Draft) -> str:
-        """The text of a reply that came as one object although a stream was asked for.
+        """The text of a reply that came as one object although a stream was requested.
 
         Raises:
-            NoStream: it is no reply.
+            NoStream: the object is not a reply.
         """
         raise NoStream("the answer is application/json, no event stream", body)
 
     def send(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Reply:
-        """The reply to one request: asked once, never retried.
+        """The reply to one request, which is sent once and never retried.
 
         Args:
-            on_text: told with each piece how many characters of the reply have arrived.
+            on_text: called with the number of characters received so far, for each piece of the reply.
 
         Raises:
-            ModelFault: there is none.
+            ModelFault: there is no reply.
             UsageError: a parameter that cannot be passed on.
         """
         self._refuse(request.parameters)
@@ -123,7 +123,7 @@ class MeteredProvider(ABC):
         return Reply("".join(text), stop, draft.usage, time.monotonic() - started, draft.model)
 
     def close(self) -> None:
-        """Give back connections; requests in flight fail."""
+        """Close the connections. Requests in flight fail."""
         if self._connections is not None:
             self._connections.close()
 
@@ -149,7 +149,7 @@ class MeteredProvider(ABC):
                 yield piece
 
     def _answer(self, response: Any, kind: str, draft: Draft) -> str:
-        """The text of an answer that is no stream."""
+        """The text of an answer that is not a stream."""
         try:
             body = json.loads(response.read()) if kind == "application/json" else None
         except ValueError:
@@ -164,12 +164,12 @@ class MeteredProvider(ABC):
             raise Unreadable("the answer lacks what a reply has") from error
 
     def _next(self, pieces: Iterator[str], draft: Draft) -> str | None:
-        """The next piece, None at the end. What is raised has no context: those of the SDKs hold the key."""
+        """The next piece, or None at the end. Faults are raised without context, since SDK errors hold the key."""
         try:
             return next(pieces, None)
         except (self.sdk_error, httpx2.HTTPError, Unreadable, NoStream, OSError) as error:
             fault = model_fault(error, self._service, begun=draft.begun, closed=self._closed)
-        except RuntimeError as error:  # what the client says of itself once it is closed
+        except RuntimeError as error:  # the client raises it after it is closed
             if not self._closed:
                 raise
             fault = model_fault(error, self._service, begun=draft.begun, closed=True)
@@ -181,12 +181,12 @@ class MeteredProvider(ABC):
 
 
 def _secrets(key: str | None) -> tuple[str, ...]:
-    """What is never to be shown."""
+    """Texts that must never be shown."""
     return (key,) if key and len(key) >= _SHORTEST_SECRET else ()
 
 
 def _sound(stream: Iterable[Any]) -> Iterator[Any]:
-    """The events of a stream whose every line is the text and the JSON that it should be."""
+    """The events of a stream. Raises Unreadable for a line that is not valid text or JSON."""
     try:
         yield from stream
     except ValueError as error:
@@ -194,7 +194,7 @@ def _sound(stream: Iterable[Any]) -> Iterator[Any]:
 
 
 def count(value: object) -> int:
-    """A number of tokens; raises TypeError for what is none."""
+    """A number of tokens, 0 for None. Raises TypeError for any other value."""
     if value is None:
         return 0
     if not isinstance(value, int) or value < 0:

@@ -1,4 +1,4 @@
-"""The models of a run: opened once by their specs, shared by its problems, each with its own limit of requests."""
+"""The models of a run: opened once by their specs and shared by its problems, with a limit of requests for each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FILE_WORDS = frozenset({"mailbox", "replay"})
 MODEL_WORDS = FILE_WORDS | set(KEY_NAMES)
 _PATH_WORDS = FILE_WORDS | {"policy"}
 _RECORDINGS = Path(__file__).parents[2] / "datasets" / "recordings"
-_A_PROMPT = 20_000  # tokens; only to see whether a price is known for prompts as they are
+_A_PROMPT = 20_000  # tokens of a typical prompt, to check whether its price is known
 
 
 def is_metered(spec: str) -> bool:
-    """Whether somebody is billed for what a specification's model answers."""
+    """Whether the replies of a specification's model are billed."""
     return spec.partition(":")[0] in KEY_NAMES
 
 
@@ -38,7 +38,7 @@ def is_model(spec: str) -> bool:
 
 
 def absolute_spec(spec: str) -> str:
-    """A specification that means the same wherever it is read: folders and files become absolute."""
+    """A specification with absolute paths, which does not depend on the working directory."""
     word, _, rest = spec.partition(":")
     if word not in _PATH_WORDS or not rest:
         return spec
@@ -47,13 +47,13 @@ def absolute_spec(spec: str) -> str:
 
 
 def recording_path(name: str) -> Path:
-    """The file of a recording: a path, or the name of one that comes with the package."""
+    """The file of a recording, given by a path or by the name of a recording that comes with the package."""
     path, own = Path(name), _RECORDINGS / f"{name}.jsonl"
     return own if "/" not in name and not path.exists() and own.exists() else path
 
 
 def recorded_problems(spec: str) -> tuple[str, ...]:
-    """The problems that a recording has replies for, in the order in which they were begun; none for other models.
+    """The problems for which a recording has replies, in the order of their first reply; empty for other models.
 
     Raises:
         UsageError: the recording cannot be read.
@@ -98,11 +98,11 @@ class Models:
 
     @property
     def metered(self) -> tuple[str, ...]:
-        """The specs of those that somebody is billed for."""
+        """The specs of models whose replies are billed."""
         return tuple(spec for spec, provider in self._providers.items() if provider.metered)
 
     def close(self) -> None:
-        """End what is in flight."""
+        """End the requests in flight."""
         for provider in self._providers.values():
             provider.close()
 
@@ -115,7 +115,7 @@ class Models:
         wait: Callable[[float], str],
         note: Callable[[str, Mapping[str, object]], object],
     ) -> dict[str, ModelClient]:
-        """Each model as a run asks it, all of them within one budget."""
+        """A client of each model for a run; all clients share one budget."""
         if not self._providers:
             return {}
         budget = Budget(store, run_id, limits, stopped=lambda: wait(0.0))
@@ -136,17 +136,17 @@ class Models:
         }
 
     def _endpoint(self, spec: str) -> Endpoint:
-        """How a spec's server is asked. The limits of ``openai`` hold for a mailbox and a recording as well."""
+        """The server settings for a spec. A mailbox and a recording use the limits of ``openai``."""
         word = spec.partition(":")[0]
         return endpoint_of(word if word in KEY_NAMES else "openai", self._settings)
 
     def _refuse_unbounded(self) -> None:
-        """A model whose price nobody knows can only be bounded by tokens."""
+        """Raise UsageError for a model of unknown price without a limit in tokens, its only possible limit."""
         for spec in self.metered:
             if self._settings.max_tokens is None and self.prices.find(spec, _A_PROMPT) is None:
                 raise UsageError(
-                    f"nobody here knows what {spec} costs",
-                    hint="bound it with --max-tokens N, or give its prices: --set prices=FILE",
+                    f"the price of {spec} is unknown",
+                    hint="limit its tokens with --max-tokens N, or give its prices: --set prices=FILE",
                     spec=spec,
                 )
 

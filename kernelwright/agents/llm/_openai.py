@@ -1,4 +1,4 @@
-"""Chat completions: OpenAI, and every server that speaks as it does (vLLM, SGLang, Ollama, Together, DeepSeek)."""
+"""The chat completions API of OpenAI and of compatible servers (vLLM, SGLang, Ollama, Together, DeepSeek)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNKNOWN = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown|unexpected|\bextra\b|not (?:permitted|allowed)|instead", re.I
 )
 
-# What can be done without, and how a refusal names it.
+# Optional features, and patterns for their names in error messages.
 _FEATURES = {
     "two limits": "max_completion_tokens|max_tokens",
     "max_completion_tokens": "max_completion_tokens",
@@ -39,10 +39,10 @@ _FEATURES = {
 class OpenAIProvider(MeteredProvider):
     """``openai:MODEL`` at any base URL.
 
-    A server that refuses ``json_schema`` is asked for ``json_object``, and then for no format at all; usage in streams
-    is done without likewise. Servers other than OpenAI's get the limit of the reply under both of its names, since many
-    know the older one only and ignore what they don't know; those that refuse that get one. What a server was found not
-    to know is remembered.
+    A server that rejects ``json_schema`` is asked for ``json_object``, and then for no format at all. Usage in streams
+    is left out in the same way. Servers other than OpenAI's get the limit of the reply under both of its names, since
+    many know only the older name and ignore unknown ones; servers that reject both names get one. The provider
+    remembers the features that a server rejects.
     """
 
     name = "openai"
@@ -64,7 +64,7 @@ class OpenAIProvider(MeteredProvider):
             raise UsageError("other service tiers have other prices", hint="leave out service_tier", key="service_tier")
 
     def _open(self, request: Request) -> Any:
-        """The stream of a reply. Refusals for what a server doesn't know cost nothing, and are answered at once."""
+        """The stream of a reply. If the server rejects an unknown feature, which is free, ask again without it."""
         without = self._unknown
         while True:
             try:
@@ -77,7 +77,7 @@ class OpenAIProvider(MeteredProvider):
                     raise
                 without |= {refused}
             else:
-                # Only now is it known that the server was refusing the feature, and not a value.
+                # Success without the features shows that the server rejected them, and not a value.
                 self._unknown |= without
                 return stream
 
@@ -114,12 +114,12 @@ class OpenAIProvider(MeteredProvider):
 
     def _whole(self, body: Mapping[str, Any], draft: Draft) -> str:
         completion = ChatCompletion.construct(**body)
-        draft.begun = completion.usage is not None  # somebody counts what it took
+        draft.begun = completion.usage is not None  # the server counts tokens, so it may bill them
         if not completion.choices:
             raise NoStream("the answer has no choices", body)
         draft.begun, draft.model = True, str(body.get("model") or "")
         draft.usage = None if completion.usage is None else _usage(completion.usage)
-        choice: Any = completion.choices[0]  # of a server that may leave anything out
+        choice: Any = completion.choices[0]  # any field may be missing
         draft.stop = _stop(choice.finish_reason or "stop")
         return _text(choice.message, draft)
 
@@ -131,7 +131,7 @@ def _stop(reason: str) -> Stop:
 
 
 def _text(part: Any, draft: Draft) -> str:
-    """The text of a delta or of a message; None is neither."""
+    """The text of a delta or of a message; empty for None."""
     if part is None:
         return ""
     draft.refused |= bool(part.refusal)
@@ -142,7 +142,7 @@ def _text(part: Any, draft: Draft) -> str:
 
 
 def _refused(error: openai.APIStatusError, without: frozenset[str]) -> str | None:
-    """The feature that a server refused to know, None where that is not why it refused."""
+    """The feature that a server rejected as unknown; None if it rejected the request for another reason."""
     if error.status_code not in (400, 422):
         return None
     said = error_body(error)

@@ -1,4 +1,4 @@
-"""What tokens cost. What is not known is None, never 0."""
+"""Prices of tokens. An unknown price is None, never 0."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Price(Record):
         return self
 
     def holds_for(self, input_tokens: int) -> bool:
-        """Whether a prompt of so many tokens is billed by this row."""
+        """Whether this row applies to a prompt of ``input_tokens`` tokens."""
         above = self.above_input_tokens is None or input_tokens > self.above_input_tokens
         return above and (self.up_to_input_tokens is None or input_tokens <= self.up_to_input_tokens)
 
     def cost_usd(self, usage: Usage) -> float:
-        """What a reply costs by this row."""
+        """The cost of a reply by this row."""
         cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
         write_usd = self.input_usd if self.cache_write_usd is None else self.cache_write_usd
         plain = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
@@ -62,13 +62,13 @@ class Price(Record):
         ) / _PER
 
     def worst_usd(self, input_tokens: int, output_tokens: int) -> float:
-        """The most that so many tokens can cost by this row: nothing is read from the cache."""
+        """The highest cost of these tokens by this row, at the dearest input price."""
         input_usd = max(self.input_usd, self.cached_usd or 0.0, self.cache_write_usd or 0.0)
         return (input_tokens * input_usd + output_tokens * self.output_usd) / _PER
 
 
 class PriceTable:
-    """Prices by ``provider:model``: those of the user's own file, then the vendors' list."""
+    """Prices by ``provider:model``, from the user's own file first, then from the vendors' list."""
 
     def __init__(self, own: Iterable[Price], listed: Iterable[Price]) -> None:
         self.own = tuple(own)
@@ -76,36 +76,36 @@ class PriceTable:
 
     @classmethod
     def load(cls, override: Path | None = None, *, listed: frozenset[str] = VENDORS) -> PriceTable:
-        """Read the list, and before it a file of the user's.
+        """Read the vendors' list and the user's own file.
 
         Args:
-            override: a TOML file of the same form. A model that is in it has no other price.
-            listed: providers whose list prices hold, since they are asked at the vendor's own base URL.
+            override: the user's TOML file, of the same form. Its prices replace all listed prices of a model.
+            listed: providers whose list prices apply because they are asked at the vendor's own base URL.
 
         Raises:
-            UsageError: the file cannot be read, or has something in it that is no price.
+            UsageError: the file cannot be read, or contains an entry that is not a price.
         """
         own = _read(override) if override is not None else []
         return cls(own, (row for row in _read(LISTED) if row.provider in listed))
 
     def find(self, spec: str, input_tokens: int) -> Price | None:
-        """The row that a prompt is billed by, None where none is known.
+        """The row that applies to a prompt, or None if none is known.
 
-        A dated snapshot (``-2026-03-01``, ``-20260301``) of a model has that model's price, where it has none itself.
+        A dated snapshot (``-2026-03-01``, ``-20260301``) without its own price has its model's price.
         """
         return next((row for row in self._rows_of(spec) if row.holds_for(input_tokens)), None)
 
     def cost_usd(self, spec: str, usage: Usage | None) -> float | None:
-        """What a reply cost, None where usage or price is not known."""
+        """The cost of a reply; None if the usage or the price is unknown."""
         price = None if usage is None else self.find(spec, usage.input_tokens)
         return None if price is None or usage is None else price.cost_usd(usage)
 
     def worst_usd(self, spec: str, input_tokens: int, output_tokens: int) -> float | None:
-        """The most that a reply can cost, None where that is not known.
+        """The highest possible cost of a reply; None if the price is unknown.
 
         Args:
-            input_tokens: of the prompt, at most.
-            output_tokens: that may be generated, at most.
+            input_tokens: the most tokens of the prompt.
+            output_tokens: the most tokens of the reply.
         """
         if self.find(spec, input_tokens) is None:
             return None
@@ -113,7 +113,7 @@ class PriceTable:
         return max(row.worst_usd(input_tokens, output_tokens) for row in reachable)
 
     def _rows_of(self, spec: str) -> list[Price]:
-        """All rows of one model, from the user's file alone where it is in there."""
+        """All rows of one model; from the user's file alone if the model is in it."""
         provider, _, model = spec.partition(":")
         for table in (self.own, self.listed):
             for name in (model, _SNAPSHOT.sub("", model)):
@@ -149,7 +149,7 @@ def _read(path: Path) -> list[Price]:
 
 
 def _line(text: str, table: int | None, field: str) -> int:
-    """The line, from 1, of a field in a [[price]] table (None: anywhere); the table's own where it is missing."""
+    """The line, from 1, of a field in a [[price]] table (None: anywhere); the table's line if the field is missing."""
     current, header = -1, 1
     for number, line in enumerate(text.splitlines(), start=1):
         if re.match(r"\s*\[\[\s*price\s*\]\]", line):

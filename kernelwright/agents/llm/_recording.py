@@ -1,4 +1,4 @@
-"""Recorded replies: one JSON object a line, found again by the place in the run where they were given."""
+"""Recorded replies: one JSON object a line, looked up by their place in the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelwright.records import Record, sha256_text
 
 
 class RecordedReply(Record):
-    """One line of a recording. ``prompt`` is what was asked when it was recorded."""
+    """One line of a recording. ``prompt`` is the prompt at the time of the recording."""
 
     problem: str
     step: int
@@ -35,7 +35,7 @@ class RecordedReply(Record):
 
     @property
     def place(self) -> Place:
-        """Where it was given."""
+        """The reply's place in the run."""
         return Place(self.problem, self.step, self.role, self.sample, self.attempt)
 
 
@@ -43,7 +43,7 @@ def read_recording(path: Path) -> dict[Place, RecordedReply]:
     """All replies of a recording by their places.
 
     Raises:
-        UsageError: the file cannot be read, or a line is no recorded reply.
+        UsageError: the file cannot be read, or a line is not a recorded reply.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -76,9 +76,9 @@ def write_recording(replies: Iterable[RecordedReply]) -> str:
 
 
 class ReplayProvider:
-    """Gives the replies of a recording at the places where they were given. ``model`` names its file and content.
+    """Returns the replies of a recording by their place in the run. ``model`` names its file and content.
 
-    Prompts may differ, since timings do; the reply says which prompt it was given to.
+    Prompts may differ from the recorded ones, since timings differ. A reply has the hash of its recorded prompt.
     """
 
     name = "replay"
@@ -91,14 +91,14 @@ class ReplayProvider:
 
     @property
     def problems(self) -> frozenset[str]:
-        """The problems that it has replies for."""
+        """The problems for which it has replies."""
         return frozenset(place.problem for place in self._replies)
 
     def send(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Reply:
         """The recorded reply.
 
         Raises:
-            ModelFault: there is none for this place (kind "rejected").
+            ModelFault: there is no reply for this place (kind "rejected").
         """
         found = self._replies.get(request.place)
         if found is None:
@@ -111,4 +111,4 @@ class ReplayProvider:
         return Reply(found.reply, found.stop, None, 0.0, found.model, found.prompt_sha256)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, since nothing is held open."""

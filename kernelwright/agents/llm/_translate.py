@@ -1,4 +1,4 @@
-"""From whatever a vendor's SDK raises to one :class:`ModelFault`, without a key in it."""
+"""Translates the errors of a vendor's SDK to :class:`ModelFault`, without keys in the message."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _OF_NAME: dict[str, FaultKind] = {
     "invalid_request_error": "rejected",
     "not_found_error": "rejected",
 }
-# Reported like a rate limit, but no waiting helps: there is no money left.
+# Reported like a rate limit, but waiting does not help, since the account has no money left.
 _SPENT = frozenset({"insufficient_quota", "contract_spend_limit_reached", "enforced_spend_limit_reached"})
 
 
 class Service(NamedTuple):
-    """Who was asked. ``key_name`` is the variable of its key; ``secrets`` are never to be shown."""
+    """The server that was asked. ``key_name`` is the variable of its key; ``secrets`` must never be shown."""
 
     spec: str
     base_url: str
@@ -52,14 +52,14 @@ class Service(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A reply that doesn't have the form that its vendor's interface promises."""
+    """A reply without the form that its vendor's interface promises."""
 
 
 class NoStream(Exception):
-    """An answer that is no stream of events and no reply either: a web page, an error, a reply without a choice.
+    """An answer that is neither a stream of events nor a reply: a web page, an error, a reply without a choice.
 
     Attributes:
-        body: the JSON that it is, None for anything else.
+        body: the answer's JSON, or None if it is not JSON.
     """
 
     def __init__(self, message: str, body: Mapping[str, Any] | None = None) -> None:
@@ -68,7 +68,7 @@ class NoStream(Exception):
 
 
 class ErrorBody(NamedTuple):
-    """What a vendor says about an error: ``names`` are its types and codes, ``param`` the parameter at fault."""
+    """A vendor's description of an error: ``names`` are its types and codes, ``param`` the parameter at fault."""
 
     message: str
     names: frozenset[str]
@@ -76,7 +76,7 @@ class ErrorBody(NamedTuple):
 
 
 def error_body(error: Exception) -> ErrorBody:
-    """Read the body that an SDK's error carries, whichever of the usual forms it has."""
+    """Read the body of an SDK's error, in any of the usual forms."""
     body = getattr(error, "body", None)
     if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping | str):
         body = body["error"]
@@ -90,7 +90,7 @@ def error_body(error: Exception) -> ErrorBody:
 
 
 def model_fault(error: Exception, service: Service, *, begun: bool, closed: bool) -> ModelFault:
-    """The fault that an error of the SDK is.
+    """The fault that corresponds to an error of the SDK.
 
     Args:
         begun: whether the reply had begun to arrive.
@@ -129,7 +129,7 @@ def model_fault(error: Exception, service: Service, *, begun: bool, closed: bool
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status of a refusal; None for an error inside of a stream, which has the status of a success."""
+    """The HTTP status of a refusal; None for an error inside a stream, whose status is a success."""
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) and status >= 300 else None
 
@@ -154,7 +154,7 @@ def _kind_in_stream(names: frozenset[str]) -> FaultKind:
 
 
 def _kind_of_answer(names: frozenset[str]) -> FaultKind:
-    """The kind of an answer that is no stream: what it says of itself; else asking again gives the same."""
+    """The kind of an answer that is not a stream: the kind that it names, else "rejected", which is not retried."""
     kind = _kind_in_stream(names)
     known = any(name in _SPENT or name in _OF_NAME or re.fullmatch(r"[45]\d\d", name) for name in names)
     return kind if known else "rejected"
@@ -183,7 +183,7 @@ def _number(text: str | None, unit: float) -> float | None:
 
 
 def _cause(error: Exception) -> str:
-    """The words of the innermost error; those of the SDKs say less."""
+    """The message of the innermost error, since the SDKs' own messages say less."""
     innermost: BaseException = error
     while innermost.__cause__ is not None:
         innermost = innermost.__cause__
@@ -193,7 +193,7 @@ def _cause(error: Exception) -> str:
 
 
 def _without_secrets(text: str, secrets: tuple[str, ...]) -> str:
-    """One line without keys, cut where it is long. Keys go first, so that no cut leaves half of one."""
+    """The text as one line without keys, cut if it is long. Keys are removed first, so no cut leaves half a key."""
     for secret in secrets:
         text = text.replace(secret, "***")
     text = " ".join(_SECRETS.sub("***", text).split())

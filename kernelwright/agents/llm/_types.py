@@ -1,4 +1,4 @@
-"""What goes to a language model and what comes back, the same for every provider."""
+"""Requests to language models and their replies, the same for every provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Message(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where in a run a reply belongs. ``attempt`` counts how often the model was asked again about its own reply."""
+    """The place of a reply in a run. ``attempt`` counts how often the model was asked again after a bad reply."""
 
     problem: str
     step: int
@@ -34,8 +34,8 @@ class Place(NamedTuple):
 class Request:
     """One question. ``schema`` is the JSON schema that the reply must have.
 
-    Two requests with the same ``key`` are the same question, wherever they are asked. ``draw`` tells apart those that
-    ask the same for another answer: who samples anew wants no reply from the log.
+    Two requests with the same ``key`` are the same question, in any run. A different ``draw`` asks the same question
+    for another answer, so independent samples get no reply from the log.
     """
 
     system: str
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def prompt(self) -> str:
-        """All that is said, as one text: what is stored, hashed and compared."""
+        """The system prompt and all turns as one text, which is stored, hashed and compared."""
         return "\n\n".join([f"[system]\n{self.system}", *(f"[{turn.role}]\n{turn.text}" for turn in self.messages)])
 
     @property
@@ -58,7 +58,7 @@ class Request:
         return sha256_text(self.prompt)
 
     def key(self, provider: str, model: str) -> str:
-        """What a reply is kept under: provider, model, parameters, prompt, schema, and which sample it is."""
+        """The key of a reply in the log: a hash of provider, model, parameters, prompt, schema, sample and draw."""
         content = {
             "provider": provider,
             "model": model,
@@ -73,7 +73,7 @@ class Request:
 
 
 class Usage(NamedTuple):
-    """Tokens of one reply. ``input_tokens`` counts all of the prompt, ``output_tokens`` all that was generated.
+    """Tokens of one reply. ``input_tokens`` counts the whole prompt, ``output_tokens`` all generated tokens.
 
     ``cached_tokens`` and ``cache_write_tokens`` are parts of the input, ``reasoning_tokens`` of the output.
     """
@@ -86,26 +86,26 @@ class Usage(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a model answered. ``usage`` is None where the provider did not say.
+    """A model's reply. ``usage`` is None if the provider did not give it.
 
-    ``recorded_prompt`` is the hash of the prompt that a recording has the reply to; empty where this is none.
+    ``recorded_prompt`` is the hash of the recorded prompt if the reply comes from a recording, else empty.
     """
 
     text: str
     stop: Stop
     usage: Usage | None
     seconds: float
-    model: str = ""  # as the provider names what answered
+    model: str = ""  # the provider's name for the model that answered
     recorded_prompt: str = ""
 
 
 class Provider(Protocol):
-    """Whoever answers. Safe to use from several threads at once.
+    """Answers requests. Safe to use from several threads at once.
 
     Attributes:
         name: the word before the colon: "openai", "anthropic", "mailbox", "replay".
-        model: what stands after it.
-        metered: whether somebody is billed for what it answers, so that a budget must reserve for each request.
+        model: the model's name, which follows the colon.
+        metered: whether replies are billed, so that a budget must reserve for each request.
     """
 
     name: str
@@ -113,17 +113,17 @@ class Provider(Protocol):
     metered: bool
 
     def send(self, request: Request, *, on_text: Callable[[int], None] = lambda characters: None) -> Reply:
-        """The reply to one request: asked once, never retried.
+        """The reply to one request, which is sent once and never retried.
 
         Args:
-            on_text: told now and then how many characters of the reply have arrived.
+            on_text: called now and then with the number of characters received so far.
 
         Raises:
-            ModelFault: there is none.
-            AwaitingReply: somebody is still to write it.
+            ModelFault: there is no reply.
+            AwaitingReply: the reply is still to be written.
         """
         ...
 
     def close(self) -> None:
-        """Give back connections; requests in flight fail."""
+        """Close the connections. Requests in flight fail."""
         ...

@@ -1,4 +1,4 @@
-"""From ``openai:MODEL`` and the settings to a provider. An SDK takes a second to import, so none is before."""
+"""Makes a provider from ``openai:MODEL`` and the settings. SDKs are imported late, since that takes a second."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def metered_provider(spec: str, settings: Settings, env: Mapping[str, str] | Non
     """The provider for ``openai:MODEL`` or ``anthropic:MODEL``; nothing is sent yet.
 
     Args:
-        env: where its key is read (default: this process's environment).
+        env: the environment with the key (default: this process's).
 
     Raises:
         UsageError: the spec names no vendor or no model.
-        MissingToolError: there is no key, and the vendor's own interface is to be asked.
+        MissingToolError: there is no key, and the server is the vendor's own.
     """
     vendor, _, model = spec.partition(":")
     if vendor not in KEY_NAMES or not model:
@@ -42,12 +42,12 @@ def metered_provider(spec: str, settings: Settings, env: Mapping[str, str] | Non
 
 
 def vendors_own(settings: Settings) -> frozenset[str]:
-    """The vendors that are asked at their own base URL, so that their list prices hold."""
+    """The vendors that are asked at their own base URL, so that their list prices apply."""
     return frozenset(
         vendor for vendor in KEY_NAMES if endpoint_of(vendor, settings).base_url == NAMES[f"{vendor}.base_url"].default
     )
 
 
 def endpoint_of(vendor: str, settings: Settings) -> Endpoint:
-    """How the server of ``openai`` or ``anthropic`` is asked."""
+    """The server settings of ``openai`` or ``anthropic``."""
     return {"openai": settings.openai, "anthropic": settings.anthropic}[vendor]

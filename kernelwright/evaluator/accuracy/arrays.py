@@ -1,4 +1,4 @@
-"""What is measured of arrays: decoded outputs, error scales, sums of errors. No rule is here; see ``budget``."""
+"""Measurements on arrays: decoded outputs, error scales, sums of errors. The rules are in ``budget``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _NUMPY_DTYPES = {
 
 
 class ErrorSums(NamedTuple):
-    """What the errors of one float output come to, in error scales; the rule needs nothing else.
+    """The error sums of one float output, in error scales. The rule needs no other data.
 
-    norm, q99, largest: ``||e|| / ||s||``, 99th percentile and largest of ``|e| / s``. elements: how many were judged;
-    deciding: see :func:`deciding`. unlike: a value is not finite where the reference's is, or the other way round.
+    norm, q99, largest: ``||e|| / ||s||``, 99th percentile and largest of ``|e| / s``. elements: number of judged
+    elements; deciding: see :func:`deciding`. unlike: a value is not finite where the reference's is, or the reverse.
     allclose: KernelBench's own criterion.
     """
 
@@ -55,9 +55,9 @@ class ErrorSums(NamedTuple):
 
 
 class ResponseSums(NamedTuple):
-    """How an output answers a change of an input: the regression on the true answer, and the power of that answer.
+    """The response of an output to a change of an input: its regression on the true response, and the latter's power.
 
-    whole: slope and power over all elements. blocks: the same of the flattened output's blocks.
+    whole: slope and power over all elements. blocks: slope and power of each block of the flattened output.
     """
 
     whole: tuple[float, float]
@@ -69,7 +69,7 @@ class DecodeError(KernelwrightError):
 
 
 def unit_roundoff(dtype: str, reduced_precision: Sequence[str] = ()) -> float:
-    """``u`` of a dtype: half the distance from 1 to the next number; the largest one of the precisions allowed inside.
+    """The unit roundoff ``u``, half the distance from 1 to the next number: the largest of all given precisions.
 
     Raises:
         DecodeError: for a dtype that has no rounding.
@@ -88,11 +88,11 @@ def largest(dtype: str) -> float:
 def decode(
     buffer: bytes | bytearray | memoryview, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None
 ) -> Array:
-    """A private contiguous array from raw bytes of a torch tensor. Compare the claimed shape with the expected first.
+    """Decode the raw bytes of a torch tensor into a new contiguous array. Callers check the claimed shape first.
 
     Args:
-        dtype: torch's name without its prefix; ``bfloat16`` comes back as float32.
-        strides: in elements as torch has them, from the buffer's first byte; None for a contiguous tensor.
+        dtype: torch's name without its prefix; ``bfloat16`` is returned as float32.
+        strides: torch's strides, in elements, from the buffer's first byte; None for a contiguous tensor.
 
     Raises:
         DecodeError: unknown dtype, negative sizes, or a shape and strides that reach outside of ``buffer``.
@@ -127,9 +127,10 @@ def _dense(shape: Sequence[int]) -> list[int]:
 
 
 def deciding(s: Array) -> float:
-    """How many elements decide ``||s||``: ``(sum s^2)^2 / sum s^4``, their number where all are alike, 1 for one peak.
+    """The effective number of elements that decide ``||s||``: ``(sum s^2)^2 / sum s^4``.
 
-    The source is the participation ratio (Bell and Dean, 1970) of the squared scales.
+    It is the size of ``s`` if all elements are equal, and 1 for a single peak. Source: the participation ratio (Bell
+    and Dean, 1970) of the squared scales.
     """
     squares = np.square(np.asarray(s, dtype=np.float64)).ravel()
     largest_square = squares.max(initial=0.0)
@@ -143,8 +144,8 @@ def scale(mca_rms: Array, low_row_rms: Array, ref64: Array, dtype: str, roundoff
     """The error scale ``s``: ``s^2 = MCA^2 + rowRMS(ref_low - ref64)^2 + (u rms(ref64) / 16)^2``, of ref64's shape.
 
     Args:
-        dtype: dtype of the output, for its roundoff and the smallest scale (where even subnormals may be flushed).
-        roundoff: ``u`` where it is not that of ``dtype`` (see :func:`unit_roundoff`).
+        dtype: dtype of the output. It sets the roundoff and the smallest scale (kernels may flush subnormals).
+        roundoff: ``u`` if it differs from that of ``dtype`` (see :func:`unit_roundoff`).
     """
     u = unit_roundoff(dtype) if roundoff is None else roundoff
     floor = u * _rms(ref64) / 16.0
@@ -154,10 +155,10 @@ def scale(mca_rms: Array, low_row_rms: Array, ref64: Array, dtype: str, roundoff
 
 
 def ill_conditioned(s: Array, ref64: Array, dtype: str = "float32") -> bool:
-    """Whether honest rounding alone spoils so much of the answer that precision cannot be judged on this draw.
+    """Whether honest rounding alone changes the answer so much that precision cannot be judged on this draw.
 
-    In float32 that is ``median(s) > 2^-11 rms(ref64)``; coarser dtypes may lose up to an eighth. Ask it of normal data
-    only: elsewhere, answers that are nothing but rounding (a layer norm of constant rows) are part of the plan.
+    In float32 that is ``median(s) > 2^-11 rms(ref64)``; coarser dtypes may lose up to an eighth. Use normal data only.
+    Other data leads on purpose to answers that consist of rounding errors (a layer norm of constant rows).
     """
     if np.size(s) == 0:
         return False
@@ -174,12 +175,12 @@ def error_sums(
     ref_low: Array | None = None,
     peaks: bool = False,
 ) -> ErrorSums:
-    """What the errors of one float output come to. All arrays have the same shape.
+    """The error sums of one float output. All arrays have the same shape.
 
     Args:
-        ref_low: the reference's own output; None for ``ref64`` in the range of ``dtype``. Where only this one is not
-            finite (an intermediate overflowed) the right finite value is as good.
-        peaks: count what decides the norm by :func:`deciding`, not by the number of elements.
+        ref_low: the reference's own output; None for ``ref64`` in the range of ``dtype``. Where only ``ref_low`` is not
+            finite (an intermediate overflowed), the exact finite value is right, too.
+        peaks: count the deciding elements by :func:`deciding` instead of taking all of them.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         value = np.asarray(candidate, dtype=np.float64)  # a signalling NaN among hostile bytes is an invalid cast
@@ -196,7 +197,7 @@ def error_sums(
 
 
 def response_sums(delta_candidate: Array, delta_ref64: Array, s: Array, *, blocks: int = 8) -> ResponseSums:
-    """How an output answers a change of an input, as against the true answer, both in units of ``s``."""
+    """Compare the response of an output to a change of an input with the true response, both in units of ``s``."""
     moved = np.isfinite(delta_ref64) & np.isfinite(s)
     weight = np.where(moved, 1.0 / np.where(moved, s, 1.0), 0.0).ravel()
     want = np.where(moved, delta_ref64, 0.0).ravel() * weight
@@ -207,7 +208,7 @@ def response_sums(delta_candidate: Array, delta_ref64: Array, s: Array, *, block
 
 
 def noise_of(candidate: Array, ref64: Array, s: Array) -> float:
-    """How far off a run is on average, in error scales."""
+    """The average error of a run in error scales, ``||e|| / ||s||``."""
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(np.asarray(candidate, dtype=np.float64) - ref64)
     judged = np.isfinite(error) & np.isfinite(s)
@@ -221,10 +222,10 @@ def _regression(got: FloatArray, want: FloatArray) -> tuple[float, float]:
 
 
 def sum_of_squares(values: Array) -> float:
-    """Of a vector, in one thread and in its own dtype.
+    """The sum of a vector's squares, computed in one thread and in the vector's dtype.
 
-    numpy's own products of long vectors wake threads of its BLAS library, which then spin for some 30 ms: on a machine
-    of two cores on the one where a candidate is being timed by then. Of 4,000 calls 150 were held up for 4 ms.
+    numpy's own products of long vectors wake BLAS threads, which then spin for some 30 ms. On a machine with two cores
+    they spin on the core where a candidate is being timed: 150 of 4,000 calls were held up for 4 ms.
     """
     return float(np.einsum("i,i->", values, values))
 
@@ -247,7 +248,7 @@ def ratios(error: FloatArray, s: Array) -> tuple[float, float, float]:
 
 
 def _same_non_finite(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Where both are nan, or both the same infinity."""
+    """A mask of the elements that are nan in both arrays, or the same infinity in both."""
     return np.asarray((np.isnan(a) & np.isnan(b)) | (np.isinf(a) & (a == b)))
 
 
@@ -258,7 +259,7 @@ def _kernelbench_allclose(value: Array, reference: Array, dtype: str) -> bool:
 
 
 def _rms(values: Array) -> float:
-    """Root mean square of the finite elements, 0 where there are none."""
+    """Root mean square of the finite elements; 0 if no element is finite."""
     finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
     largest = float(np.max(np.abs(finite))) if finite.size else 0.0
     return largest * math.sqrt(float(np.mean(np.square(finite / largest)))) if largest > 0.0 else 0.0

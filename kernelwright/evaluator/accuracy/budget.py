@@ -1,14 +1,13 @@
 """The error budget: is a candidate's output as right as honest arithmetic in the problem's dtype can be?
 
-A clock measures what errors come to (``arrays`` does it on numpy arrays); the rule here knows scalars alone. For one
+A clock measures the errors (``arrays`` does so on numpy arrays); the rule here sees only scalars. For one
 output, ``e = candidate - ref64`` and ``s`` is the element-wise error scale. The candidate passes when
 ``||e|| / ||s|| <= T``, the 99th percentile of ``|e| / s`` is at most ``6 T`` and the largest at most ``40 T``. ``T``
-grows with the longest reductions (:func:`tolerance`, and :func:`norm_tolerance` for the first); the last two are
-multiplied by 4 on inputs off the normal distribution. The form and the constants were calibrated on eight operators and
-43 lower-precision cheats; ``tests/evaluator`` repeats a part of it.
+grows with the longest reductions (:func:`tolerance`, and :func:`norm_tolerance` for the first limit). The last two
+limits are multiplied by 4 on inputs that are not normal. The form and the constants were calibrated on eight operators
+and 43 lower-precision cheats; ``tests/evaluator`` repeats a part of the calibration.
 
-Reasons name ratios to the budget and nothing else: no value, position, threshold or seed may reach a candidate's
-author.
+Reasons state only ratios to the budget. No value, position, threshold or seed may reach a candidate's author.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ _Q99_FACTOR = 6.0
 _MAX_FACTOR = 40.0
 _OFF_NORMAL_FACTOR = 4.0  # tails are heavier where the data is not normal
 Kind = Literal["sum", "product", "norm"]
-"""What a reduction's result is: a sum; a sum of products of two factors; or terms that are divided by their sum."""
-_CHAIN: Mapping[str, float] = {"sum": 0.25, "product": 0.17, "norm": 0.12}  # error scales, over sqrt(n), of one chain
+"""The result of a reduction: a sum; a sum of products of two factors; or terms divided by their sum."""
+_CHAIN: Mapping[str, float] = {"sum": 0.25, "product": 0.17, "norm": 0.12}  # error of one chain of n, over sqrt(n)
 LONGEST_CHAIN = 16_384  # additions that may follow one another; longer sums need several partial sums
 
 Data = Literal["normal", "other", "equal", "far"]
-"""How rounding errors add up on a draw: at random, less so, all the same way, or so and with terms that cancel."""
+"""How a draw's rounding errors add up: at random; less so; in one direction; in one direction, and terms cancel."""
 _TERMS = {"other": 32.0, "equal": 4.0, "far": 4.0}
 _CONSTANT = {"normal": 4.0, "other": 4.0, "equal": 4.0, "far": 16.0}
 
 
 class Reduction(NamedTuple):
-    """What one operator sums up.
+    """The sums of one operator.
 
-    terms: of one sum. sums: how many the operator makes, whose errors are independent. kind: decides how far off one
-    chain of additions is in error scales, which are wider where more than the sum is rounded.
+    terms: number of terms of one sum. sums: number of sums, whose errors are independent. kind: decides the error of
+    one chain of additions in error scales. The scales are wider if more than the sum is rounded.
     """
 
     terms: int
@@ -54,7 +53,7 @@ class Reduction(NamedTuple):
     kind: Kind = "sum"
 
     def decides(self, other: Reduction) -> bool:
-        """Whether a budget that bears this one bears the other one as well."""
+        """Whether a budget that allows for this reduction also allows for the other one."""
         of_kind = _CHAIN[self.kind] >= _CHAIN[other.kind]
         return self.terms >= other.terms and self.sums <= other.sums and of_kind
 
@@ -62,8 +61,8 @@ class Reduction(NamedTuple):
 class OutputReport(NamedTuple):
     """The judgement on one output.
 
-    norm_ratio, q99, max: ``||e|| / ||s||``, 99th percentile and largest of ``|e| / s``. budget: what norm_ratio may be.
-    load: the largest of the three as a share of its own limit; at most 1 where the output passed.
+    norm_ratio, q99, max: ``||e|| / ||s||``, 99th percentile and largest of ``|e| / s``. budget: limit of norm_ratio.
+    load: the largest of the three as a share of its own limit; at most 1 if the output passed.
     """
 
     passed: bool
@@ -79,9 +78,9 @@ class OutputReport(NamedTuple):
 class BetaReport(NamedTuple):
     """The precision probe of one output and one input.
 
-    beta: regression of the candidate's response on the true response; 1 for full precision, 0 where the input was
-    rounded. min_block: the smallest beta of a block that is decided (nan where none is). decided: whether the true
-    response stands out of honest rounding at all; where it does not, the probe passes and proves nothing.
+    beta: regression of the candidate's response on the true response; 1 for full precision, 0 if the input was rounded.
+    min_block: the smallest beta of a decided block, or nan. decided: whether the true response is large enough compared
+    with honest rounding. If not, the probe passes and proves nothing.
     """
 
     beta: float
@@ -92,15 +91,15 @@ class BetaReport(NamedTuple):
 
 
 def tolerance(reductions: Sequence[Reduction], tolerance_scale: float = 1.0, *, data: Data = "normal") -> float:
-    """``T`` of single elements, in error scales, times the problem's own factor.
+    """The budget ``T`` of single elements in error scales, times the problem's own factor.
 
-    On normal data it is the larger of ``4 + sqrt(n) / 16``, which sums in eight lanes need, and the root of
-    ``4^2 + c^2 n``, which one chain of ``n`` up to 16,384 additions needs. c is 0.25; 0.17 in products of matrices,
-    whose error scale is wider by the roundings of both factors; 0.12 in normalisations, softmax and logarithms of sums,
-    which round more than the sum. On ``other`` data it is ``4 + n / 32``, for ``equal`` terms ``4 + n / 4``: there
-    rounding errors add up instead of averaging out. An honest variance in one chain was 470 off at n = 16,384 on mixed
-    signs, and 1,940 on zeros and ones. ``far`` from zero it is ``16 + n / 4``, so that a variance in one pass is right
-    (11 off at n = 8, 54 at n = 128). Precision is decided on normal data; the others look for wrong answers.
+    On normal data T is the larger of two numbers. Sums in eight lanes need ``4 + sqrt(n) / 16``. One chain of ``n`` up
+    to 16,384 additions needs the root of ``4^2 + c^2 n``. c is 0.25 for plain sums. It is 0.17 for matrix products,
+    whose error scale also covers the roundings of both factors, and 0.12 for normalisations, softmax and logarithms of
+    sums, which round more than the sum. On ``other`` data T is ``4 + n / 32``, for ``equal`` terms ``4 + n / 4``: there
+    rounding errors add up instead of averaging out. An honest variance in one chain was off by 470 at n = 16,384 on
+    mixed signs, and by 1,940 on zeros and ones. ``far`` from zero T is ``16 + n / 4``, so that a one-pass variance
+    passes (off by 11 at n = 8, by 54 at n = 128). Precision is judged on normal data; other data finds wrong answers.
     """
     part = max((_part(r, data) for r in reductions), default=0.0)
     return _combined(part, reductions, data) * tolerance_scale
@@ -109,20 +108,20 @@ def tolerance(reductions: Sequence[Reduction], tolerance_scale: float = 1.0, *, 
 def norm_tolerance(
     reductions: Sequence[Reduction], elements: float, tolerance_scale: float = 1.0, *, data: Data = "normal"
 ) -> float:
-    """What ``||e|| / ||s||`` may be: :func:`tolerance`, and more where few errors decide it.
+    """The limit of ``||e|| / ||s||``: :func:`tolerance`, or more if few errors decide the norm.
 
-    Over many elements the norm meets the mean square of honest errors. Of few it is luck: one number lies beyond three
-    times their mean square once in some hundred draws. So the constant is multiplied by :func:`spread` of the elements,
-    and the part of each reduction by ``1 + 3 / sqrt(M)`` for its ``M`` sums: 3,001 outputs of a softmax of one row have
-    one sum, and their errors are one number. (The 99.9% quantile of the root mean square of M normal numbers is about
-    ``1 + 2.3 / sqrt(M)``, by the chi distribution.)
+    Over many elements the norm approaches the mean square of honest errors. Over few it depends on chance: one number
+    exceeds three times their mean square once in some hundred draws. So the constant is multiplied by :func:`spread` of
+    the elements, and the part of each reduction by ``1 + 3 / sqrt(M)`` for its ``M`` sums. For example, the 3,001
+    outputs of a softmax of one row share one sum, so their errors are one number. (The 99.9% quantile of the root mean
+    square of M normal numbers is about ``1 + 2.3 / sqrt(M)``, by the chi distribution.)
     """
     part = max((_part(r, data) * (1.0 + 3.0 / math.sqrt(r.sums)) for r in reductions), default=0.0)
     return _combined(part, reductions, data, spread(elements)) * tolerance_scale
 
 
 def _part(reduction: Reduction, data: Data) -> float:
-    """How far off one chain of a reduction's terms may be, in error scales."""
+    """The allowed error of one chain of a reduction's terms, in error scales."""
     if data == "normal":
         return _CHAIN[reduction.kind] * math.sqrt(min(reduction.terms, LONGEST_CHAIN))
     return reduction.terms / _TERMS[data]
@@ -143,7 +142,7 @@ def _longest(reductions: Sequence[Reduction]) -> Reduction:
 
 
 def _advice(reductions: Sequence[Reduction], data: Data, ratios: Sequence[float], tolerance_scale: float) -> str:
-    """What to do about an error that one chain of more additions than are allowed explains, or ""."""
+    """Advice for an error that one chain of more additions than allowed would explain, or ""."""
     longest = _longest(reductions)
     if data != "normal" or longest.terms <= LONGEST_CHAIN:
         return ""
@@ -155,10 +154,10 @@ def _advice(reductions: Sequence[Reduction], data: Data, ratios: Sequence[float]
 
 
 def spread(elements: float) -> float:
-    """``1 + 3 / sqrt(N)`` below N = 16 elements, else 1: how much more the norm of few errors may be.
+    """The factor on the limit for the norm of few errors: ``1 + 3 / sqrt(N)`` below N = 16 elements, else 1.
 
-    The eight-lane mean of 460,800 terms was 1.4 T off in one of three draws. Lower precision of inputs is left to the
-    probe there, whose changes then all have one direction.
+    The eight-lane mean of 460,800 terms was off by 1.4 T in one of three draws. With so few elements only the probe
+    finds lower precision of inputs; its changes then all have one direction.
     """
     return 1.0 + 3.0 / math.sqrt(elements) if 0 < elements < 16 else 1.0
 
@@ -176,11 +175,10 @@ def judge_output(
 ) -> OutputReport:
     """Judge one float output. All arrays have the same shape (the caller has compared shapes and dtypes).
 
-    Where the reference (``ref_low``, the reference's own output; else ``ref64`` in the range of ``dtype``) is not
-    finite the candidate must not be either, in the same way: nan for nan, the same infinity for an infinity. Where
-    only ``ref_low`` is not finite (an intermediate overflowed) the right finite value is as good. Anywhere else a
-    non-finite value fails. Data with ``equal`` terms can put most of an error into few elements, which then count as
-    few (see :func:`spread`).
+    The reference is ``ref_low``, its own output, or else ``ref64`` in the range of ``dtype``. Where it is not
+    finite, the candidate must match it: nan for nan, the same infinity for an infinity. Where only ``ref_low`` is not
+    finite (an intermediate overflowed), the exact finite value passes, too. Anywhere else a non-finite value fails. On
+    data with ``equal`` terms a few elements can hold most of the error; only these then count (see :func:`spread`).
     """
     sums = error_sums(candidate, ref64, s, dtype=dtype, ref_low=ref_low, peaks=data == "equal")
     return judge_sums(sums, reductions, data=data, tolerance_scale=tolerance_scale)
@@ -189,7 +187,7 @@ def judge_output(
 def judge_sums(
     sums: ErrorSums, reductions: Sequence[Reduction], *, data: Data = "normal", tolerance_scale: float = 1.0
 ) -> OutputReport:
-    """The rule: what the errors of one float output come to, against its budget."""
+    """Apply the rule: compare the error sums of one float output with its budget."""
     budget = tolerance(reductions, tolerance_scale, data=data)
     if sums.unlike:
         reason = "non-finite values where the reference is finite, or the other way round"
@@ -210,9 +208,10 @@ def judge_sums(
 
 
 def judge_exact(candidate: Array, reference: Array, slack: Array | None = None) -> OutputReport:
-    """Judge an integer or boolean output: equal, or within ``slack`` where rounding alone can flip the answer.
+    """Judge an integer or boolean output. It must equal the reference to within ``slack``.
 
-    ``slack`` is zero almost everywhere; the oracle raises it where its own runs disagree (a comparison at a tie).
+    ``slack`` is zero almost everywhere. The oracle raises it where its own runs disagree, because rounding alone can
+    flip the answer there (a comparison at a tie).
     """
     difference = np.abs(np.asarray(candidate, dtype=np.float64) - np.asarray(reference, dtype=np.float64))
     wrong = float(np.mean(difference > (0.0 if slack is None else slack))) if difference.size else 0.0
@@ -236,7 +235,7 @@ def judge_index(
 
     Args:
         candidate, reference: integer indices into dimension ``dim`` of ``values`` (that dimension may be missing).
-        values, values_scale: what was searched, in float64, and its error scale.
+        values, values_scale: the searched values in float64, and their error scale.
         distinct: indices along ``dim`` must differ (sort, topk).
     """
     budget = tolerance(reductions, tolerance_scale)
@@ -262,15 +261,15 @@ def judge_index(
 def probe_beta(
     delta_candidate: Array, delta_ref64: Array, s: Array, *, blocks: int = 8, noise: float = 2.0
 ) -> BetaReport:
-    """The precision probe: does the output answer a change of one input below the precision of TF32, fp16 and bf16?
+    """The precision probe: does the output respond to a change of one input below the precision of TF32, fp16 and bf16?
 
     ``beta = <delta candidate, delta ref64> / ||delta ref64||^2``, both divided by ``s``; it must be at least 0.9, and
-    at least 0.8 in every block of the flattened output. A beta counts only where ``noise`` in both runs blurs it by a
-    standard error of at most 0.025, 0.05 for a block.
+    at least 0.8 in every block of the flattened output. A beta counts only if its standard error, from the
+    ``noise`` of both runs, is at most 0.025, or 0.05 for a block.
 
     Args:
         delta_candidate, delta_ref64: output for x minus output for x', of :func:`probe_pair`. s: the error scale.
-        noise: of an element in units of ``s``, see :func:`probe_noise`.
+        noise: average error of one element in units of ``s``, see :func:`probe_noise`.
     """
     return judge_response(response_sums(delta_candidate, delta_ref64, s, blocks=blocks), noise=noise)
 
@@ -291,10 +290,10 @@ def judge_response(sums: ResponseSums, *, noise: float = 2.0) -> BetaReport:
 
 
 def probe_noise(candidate: Array, ref64: Array, s: Array, reductions: Sequence[Reduction]) -> float:
-    """How far off a run is on average, in error scales: as measured, at least half of what eight lanes may be.
+    """The average error of a run in error scales, as measured, but at least half the budget of eight lanes.
 
-    Some honest chains of additions are far noisier than others. A run that is noisier than any is refused for that, and
-    its noise is no excuse here.
+    Some honest chains of additions are far noisier than others. A run that exceeds :func:`tolerance` is refused for its
+    error. Its noise is no excuse here, so the minimum counts instead.
     """
     measured = noise_of(candidate, ref64, s)
     least = _eight_lanes(reductions) / 2.0

@@ -1,15 +1,15 @@
 """Fresh inputs from secret seeds: the distributions of the check, the format of the precision probe.
 
-Runs in the referee on numpy arrays only. bfloat16 data is made in float32 and handed over as its upper 16 bits
+Runs in the referee on numpy arrays only. bfloat16 data is made in float32 and returned as its upper 16 bits
 (``uint16``).
 
 The probe format: float32 numbers whose mantissa bits 12 and 15 are equal and whose lowest 12 bits are not all zero.
-Drawing the lowest 12 bits anew gives a neighbour x' of the same format that becomes the same TF32, float16 and bfloat16
-number as x, whether by rounding (both down where the bits are 0, both up where they are 1) or by truncation, while
-float32 sees the difference. All normal data has this format, and the uniform data of inputs that are declared uniform,
-in timing as well, so that a probe cannot be told from other inputs; other distributions have not, since a kernel must
-be right for any numbers. (Bits fixed at zero would always round sums of positive terms down: an honest eight-lane sum
-of 65,536 terms was off by 100 error scales instead of 8.)
+Drawing the lowest 12 bits anew gives a neighbour x' of the same format. x and x' become the same TF32, float16 and
+bfloat16 number, by rounding (both down if bits 12 and 15 are 0, both up if they are 1) and by truncation. Only float32
+sees the difference. All normal data has this format, and so has the uniform data of inputs that are declared uniform,
+in timing as well: a probe cannot be told from other inputs. Other distributions do not use the format, because a kernel
+must be right for any numbers. (Bits fixed at zero would always round sums of positive terms down: an honest eight-lane
+sum of 65,536 terms was off by 100 error scales instead of 8.)
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Array = NDArray[Any]
 Float32Array = NDArray[np.float32]
 FloatArray = NDArray[np.float64]
 
-_KEPT_BITS = np.uint32(0xFFFF6000)  # everything above bit 12 but bit 15
+_KEPT_BITS = np.uint32(0xFFFF6000)  # all bits above bit 12 except bit 15
 _TOP_BITS = np.uint32(0x00009000)  # bits 12 and 15: the highest ones that TF32, fp16 and bfloat16 drop
 _LOW_BITS = 1 << 12
 _EXPONENT = np.uint32(0x7F800000)
 _LARGE = 30.0
-ASSUMED_REACH = 1e6  # where a domain has no bound
-_NOT_WIDE = 5.0  # where normal data goes to a domain's bounds
+ASSUMED_REACH = 1e6  # bound that is assumed if a domain has none
+_NOT_WIDE = 5.0  # normal data reaches closer bounds anyway
 _PIECE_OF_A_VECTOR = 16
 _INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
     "int64": np.int64,
@@ -78,7 +78,7 @@ def distributions_for(domain: InputDomain, dtype: str = "float32") -> tuple[str,
 
 
 def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
-    """One fresh input of ``shape`` whose every element lies in the domain, or is not finite where that admits it.
+    """Draw an input of ``shape``. Every element lies in the domain, or is not finite if the domain admits that.
 
     Args:
         name: a member of :func:`distributions_for`.
@@ -114,10 +114,10 @@ def as_dtype(values: FloatArray, dtype: str, domain: InputDomain) -> Array:
 
 
 def integer_dtype(dtype: str) -> type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]:
-    """numpy's integer type of torch's name.
+    """The numpy integer type for torch's name of a dtype.
 
     Raises:
-        UsageError: it is none.
+        UsageError: not an integer dtype.
     """
     if dtype not in _INTEGER_DTYPES:
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
@@ -125,12 +125,12 @@ def integer_dtype(dtype: str) -> type[np.signedinteger[Any]] | type[np.unsignedi
 
 
 def has_probe_format(name: str, domain: InputDomain) -> bool:
-    """Whether float32 data of a distribution is made in the probe's format: what a probe has to look like."""
+    """Whether float32 data of a distribution is made in the probe format, so that probes look like it."""
     return name == "normal" or (name == "uniform" and domain.fill == "uniform")
 
 
 def plain(inputs: Iterable[tuple[str, InputDomain]]) -> str:
-    """The distribution that most data of a problem has, in timed slots and probes above all: by dtypes and domains."""
+    """The main distribution of slots and probes: ``uniform`` if a float input is declared so, else ``normal``."""
     uniform = (dtype in _FLOAT_DTYPES and domain.fill == "uniform" for dtype, domain in inputs)
     return "uniform" if any(uniform) else "normal"
 
@@ -150,8 +150,8 @@ def probe_pair(
     """``x`` in the probe format, and its neighbour x' of the same format (perturb one input at a time).
 
     Args:
-        directions: where x' is to lie above x (positive), below it (negative), or anywhere (0); of x's shape. Where an
-            output is a single number, changes at random would cancel out in it.
+        directions: of x's shape: positive puts x' above x, negative below it, 0 on either side. Random changes would
+            cancel out in an output that is a single number.
     """
     return _coded(x, rng, low, high, directions)
 
@@ -185,7 +185,7 @@ def _large(shape: tuple[int, ...], low: float, high: float, rng: np.random.Gener
 
 
 def _wide(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
-    """Magnitudes from 1 to the bounds, every one as likely: what only moderate numbers allow shows here."""
+    """Log-uniform magnitudes from 1 to the bounds. They expose kernels that are right for moderate numbers only."""
     least = max(low, -high, 1.0)  # of a domain that lies on one side of zero
     one_sided = min(-low, high) < 2.0 * least
     negative = np.broadcast_to(-low > high if one_sided else rng.random(shape) < 0.5, shape)
@@ -195,7 +195,7 @@ def _wide(shape: tuple[int, ...], low: float, high: float, rng: np.random.Genera
 
 
 def _reach(domain: InputDomain, low: float, high: float) -> tuple[float, float]:
-    """Bounds for data that goes to the ends: the domain's own, or something far away where it has none."""
+    """Bounds for data near a domain's ends: its own bounds, or a far value in place of a missing one."""
     far = max(ASSUMED_REACH, 2.0 * max(low, -high))
     return (
         low if math.isfinite(domain.low) else max(low, -far),
@@ -206,8 +206,8 @@ def _reach(domain: InputDomain, low: float, high: float) -> tuple[float, float]:
 def _end_rows(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
     """Every second row at the lower end of the domain, the others at the upper one: from a bound to a quarter of it.
 
-    A row is what has one index along the first dimension of more than one. A kernel that starts a maximum at some
-    constant instead of minus infinity shows here. The spread is wide enough for a variance in one pass.
+    A row is one index of the first dimension that is longer than 1. This data exposes kernels that start a maximum at
+    some constant instead of minus infinity. The spread is wide enough for a one-pass variance.
     """
     leading = [axis for axis, size in enumerate(shape[:-1]) if size > 1]
     if leading:
@@ -217,7 +217,7 @@ def _end_rows(shape: tuple[int, ...], low: float, high: float, rng: np.random.Ge
 
 
 def _end_columns(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
-    """The same by the index along the last dimension, for what is reduced over the others."""
+    """Like ``_end_rows``, but along the last dimension, for reductions over the other dimensions."""
     return _at_ends(shape, len(shape) - 1, low, high, rng) if shape else _end_rows(shape, low, high, rng)
 
 
@@ -227,7 +227,7 @@ def _at_ends(shape: tuple[int, ...], axis: int, low: float, high: float, rng: np
 
 
 def _ends(below: Array, low: float, high: float, rng: np.random.Generator) -> FloatArray:
-    """Numbers near the lower bound where ``below``; near the only end where the domain lies on one side of zero."""
+    """Numbers near the lower bound where ``below``, else near the upper one. A one-sided domain has only one end."""
     below = np.asarray((below & (low < 0.0)) | (high <= 0.0))
     start, most = np.where(below, low, high), np.where(below, min(high, low / 4.0), max(low, high / 4.0))
     return np.asarray(start + (most - start) * rng.random(below.shape))
@@ -276,21 +276,21 @@ _MAKERS: Mapping[str, _Maker] = {
     "binary": _binary,
     "end_rows": _end_rows,
     "end_columns": _end_columns,
-    "non_finite": _normal,  # and then some of it NaN or infinite
+    "non_finite": _normal,  # afterwards some elements become NaN or infinite
 }
-# Those whose elements are drawn one by one from a density; the others repeat numbers.
+# Independent: elements are drawn one by one from a density. Repeating: the same number occurs many times.
 INDEPENDENT = frozenset({"normal", "uniform", "large", "wide", "tiny", "mixed_signs"})
 REPEATING = frozenset({"constant_rows", "binary"})
 FAR = ("end_rows", "end_columns")
 
 
 def _shrink(name: str, dtype: str) -> float:
-    """Tiny numbers must not vanish in a narrow dtype."""
+    """The factor that keeps tiny numbers from vanishing in a narrow dtype."""
     return _TINY[dtype] / 2.0**-40 if name == "tiny" and dtype in _TINY else 1.0
 
 
 def _integers(name: str, shape: tuple[int, ...], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
-    """Any whole numbers of the domain; the same one all along a row; or its two bounds, where accumulators overflow."""
+    """Integers of the domain: any of them; one for each row; or the two bounds, which make accumulators overflow."""
     if not (math.isfinite(domain.low) and math.isfinite(domain.high)):
         raise UsageError(
             "integer inputs need finite bounds", hint="declare low and high (inclusive) in PROBLEM['inputs']"

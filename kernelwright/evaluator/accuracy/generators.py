@@ -1,7 +1,7 @@
-"""Draws inputs after an archive's generators; numpy in the referee's own memory, no code of anybody else's.
+"""Draw inputs from an archive's generators, with numpy in the referee's own memory. No foreign code runs.
 
-A generator names patterns only. Every element is clipped to the input's declared domain, so that nothing that it draws
-may be refused by a right kernel.
+A generator only names patterns. Every element is clipped to the input's declared domain, so a right kernel must accept
+it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16")
 def draw(
     pattern: InputPattern, shape: Sequence[int], dtype: str, domain: InputDomain, rng: np.random.Generator
 ) -> NDArray[Any]:
-    """One input of ``shape`` after a pattern, inside of its domain; bfloat16 as uint16 bits.
+    """Draw one input of ``shape`` by a pattern, inside its domain; bfloat16 as uint16 bits.
 
     Raises:
-        UsageError: the input can only be made by the problem itself, or has a dtype that is not drawn.
+        UsageError: only the problem itself can make the input, or its dtype cannot be drawn.
     """
     if domain.fill == "structured":
         raise UsageError("a structured input is made by the problem's own get_inputs alone")
@@ -128,7 +128,7 @@ def _signed_zeros(z: _Rows, p: InputPattern, domain: InputDomain, rng: np.random
 
 
 def _uneven_rows(z: _Rows, p: InputPattern, domain: InputDomain, rng: np.random.Generator) -> _Rows:
-    """Runs are counted over all rows, so that a count as long as a row gives every row its own size."""
+    """Scale runs of ``count`` elements, counted over all rows. A count as long as a row gives each row its own size."""
     runs = -(-z.size // p.count)
     widest = math.log2(max(abs(p.magnitude), 1.0 / abs(p.magnitude)))
     factors: _Rows = np.exp2(np.rint(rng.uniform(0.0, widest, runs)) * (1.0 if abs(p.magnitude) >= 1.0 else -1.0))
@@ -136,7 +136,7 @@ def _uneven_rows(z: _Rows, p: InputPattern, domain: InputDomain, rng: np.random.
 
 
 def _chosen(shape: tuple[int, int], count: int, p: InputPattern, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """``count`` places of each row (rows, length)."""
+    """A mask (rows, length) of ``count`` places in each row."""
     length = shape[1]
     count = min(count, length)
     if p.place == "random":

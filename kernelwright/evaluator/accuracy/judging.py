@@ -1,4 +1,4 @@
-"""One call's outputs against what is known of them."""
+"""Judge one call's outputs against the expected ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelwright.records import Status
 
 
 class Judgement(NamedTuple):
-    """What a comparison found; ``load`` is the error as a share of the budget."""
+    """The result of a comparison; ``load`` is the error as a share of the budget."""
 
     status: Status | None
     reason: str
@@ -28,7 +28,7 @@ class Judgement(NamedTuple):
 def judge_trial(
     trial: Trial, variant: Variant, claims: Sequence[OutputClaim], tolerance_scale: float
 ) -> tuple[Judgement, list[np.ndarray]]:
-    """Compare one call's outputs with the truth; also hands back the decoded outputs."""
+    """Compare one call's outputs with the truth. The decoded outputs are returned, too."""
     worst = Judgement(None, "", 0.0, budget.tolerance(trial.reductions, tolerance_scale), True)
     decoded: list[np.ndarray] = []
     for j, (truth, spec, claim) in enumerate(zip(trial.truths, variant.outputs, claims, strict=True)):
@@ -51,7 +51,7 @@ def judge_trial(
 
 
 def decode_outputs(variant: Variant, claims: Sequence[OutputClaim]) -> tuple[Judgement, list[np.ndarray]]:
-    """One call's outputs without a comparison of values: layouts only."""
+    """Decode one call's outputs and check their layouts only, not their values."""
     decoded: list[np.ndarray] = []
     for j, (spec, claim) in enumerate(zip(variant.outputs, claims, strict=True)):
         wrong = compare_layout(claim, spec, j, len(claims))
@@ -65,9 +65,9 @@ def decode_outputs(variant: Variant, claims: Sequence[OutputClaim]) -> tuple[Jud
 
 
 def random_scale(truth: Truth, draws: Sequence[np.ndarray], dtype: str) -> np.ndarray | None:
-    """The error scale of an output that is random: that of one draw, and at least two roundings of its largest value.
+    """The error scale of a random output: that of one draw, but at least two roundings of the largest value drawn.
 
-    None for outputs that do not round.
+    None for dtypes that do not round.
     """
     if dtype not in wire.FLOATS:
         return None
@@ -122,7 +122,7 @@ def compare_layout(claim: OutputClaim, spec: wire.TensorSpec, j: int, count: int
 
 
 def _repeats(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether elements lie in the same place, as in an expanded view."""
+    """Whether elements share memory, as in an expanded view."""
     reach = 0
     for step, size in sorted((abs(s), n) for n, s in zip(shape, stride, strict=True) if n > 1):
         if step <= reach:
@@ -133,7 +133,7 @@ def _repeats(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 @np.errstate(invalid="ignore", over="ignore")
 def judge_probe(trial: Trial, partner: Trial, outputs: list[np.ndarray], partner_outputs: list[np.ndarray]) -> str:
-    """The precision probe over a pair of trials; a reason where it fails, else an empty string."""
+    """Run the precision probe on a pair of trials; the reason if it fails, else an empty string."""
     for truth, other, value, other_value in zip(trial.truths, partner.truths, outputs, partner_outputs, strict=True):
         if truth.kind != "float":
             continue

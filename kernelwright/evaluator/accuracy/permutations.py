@@ -1,4 +1,4 @@
-"""Tests of whether two samples of a random output are of one distribution: permutations, ranks, kernels."""
+"""Test whether two samples of a random output come from one distribution, by permutations, ranks and kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HASHES = 4
 
 
 def rank_sum_p(first: Array, second: Array) -> float:
-    """One-sided Mann-Whitney test: the chance that ``first`` ranks this high or higher where both are exchangeable.
+    """One-sided Mann-Whitney test: the chance that ``first`` ranks this high or higher if both are exchangeable.
 
     U counts the pairs in which ``first`` is the larger (ties count half, rounded down); its distribution is exact
     without ties, and an upper bound of the tail with them.
@@ -62,27 +62,28 @@ def fisher_p(first: int, m: int, second: int, n: int) -> float:
 
 
 def folds(calls: int) -> Iterator[tuple[slice, slice]]:
-    """Even calls teach and odd ones are ranked, then the other way round."""
+    """Yield (teaching, ranked) calls: even calls teach and odd ones are ranked, then the reverse."""
     yield slice(0, calls, 2), slice(1, calls, 2)
     yield slice(1, calls, 2), slice(0, calls, 2)
 
 
 def spread_p(totals: FloatArray, k: int) -> float:
-    """Whether the calls' totals lie nearer to or farther from their common median: a component that elements share."""
+    """Test whether one side's totals lie nearer to the common median, as if its elements shared a component."""
     away = np.abs(totals - np.median(totals))
     return two_sided(away[:k], away[k:])
 
 
 def determinism_p(x: FloatArray, y: FloatArray, slack: FloatArray) -> float:
-    """Whether the candidate's calls are equal to its first more often than the reference's are (Fisher's test)."""
+    """Test whether the candidate's calls equal its first call more often than the reference's calls do (Fisher)."""
     ours, theirs = (int(np.count_nonzero(np.all(np.abs(r - x[0]) <= slack, axis=1))) for r in (x[1:], y))
     return fisher_p(ours, len(x) - 1, theirs, len(y))
 
 
 def element_p(standard: Standard) -> float:
-    """The element whose mean differs most: its values ranked, and how many lie above the middle of their range.
+    """Test the element whose mean differs most: the ranks of its values, and how many exceed the middle of their range.
 
-    Two-sided Mann-Whitney and Fisher's tests, times the number of random elements: it does not matter which is taken.
+    The tests are Mann-Whitney's and Fisher's, two-sided. The p-value is multiplied by the number of random elements,
+    which makes up for the choice of the element.
     """
     u, k = standard.u, standard.k
     at = int(np.argmax(np.abs(u[:k].mean(axis=0) - u[k:].mean(axis=0))))
@@ -95,10 +96,10 @@ def element_p(standard: Standard) -> float:
 
 
 def characteristic_kernel(u: Float32Array, rng: np.random.Generator) -> FloatArray:
-    """Calls compared by the empirical characteristic function of their standardised values at four frequencies.
+    """A kernel of calls from the empirical characteristic function of their standardised values at four frequencies.
 
     T. W. Epps and K. J. Singleton, "An omnibus test for the two-sample problem using the empirical characteristic
-    function", J. Statist. Comput. Simul. 26, 1986. Smooth in the values, unlike bins or ranks, so that two sides that
+    function", J. Statist. Comput. Simul. 26, 1986. Unlike bins or ranks it is smooth in the values: two sides that only
     round differently do not seem to differ where many values are equal.
     """
     columns = rng.choice(u.shape[1], min(u.shape[1], SAMPLED_ELEMENTS), replace=False)
@@ -115,7 +116,7 @@ def characteristic_kernel(u: Float32Array, rng: np.random.Generator) -> FloatArr
 
 
 def equality_kernel(x: FloatArray, y: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """How many elements of two calls hold the same value, up to random hashing of values to signs."""
+    """A kernel that counts equal elements of two calls, estimated by hashing values to random signs."""
     values = (np.concatenate([x, y]) + 0.0).view(np.uint64)  # no negative zeros
     kernel = np.zeros((len(values), len(values)))
     for _ in range(_HASHES):
@@ -128,11 +129,11 @@ def equality_kernel(x: FloatArray, y: FloatArray, rng: np.random.Generator) -> F
 
 
 def serial_p(gram: FloatArray, rng: np.random.Generator) -> float:
-    """Whether calls resemble the call before. Null: the candidate's calls are exchangeable in time.
+    """Test whether calls resemble the call before. Null: the candidate's calls are exchangeable in time.
 
-    The statistic is the mean rank of the inner products of successive calls among those of all pairs; its mean and
-    variance are those over random orders of the calls (A. Wald and J. Wolfowitz, "An exact test for randomness in the
-    non-parametric case based on serial correlation", Ann. Math. Statist. 14, 1943), its tail is taken as normal.
+    The statistic is the mean rank of the inner products of successive calls among those of all pairs. Its mean and
+    variance come from random orders of the calls (A. Wald and J. Wolfowitz, "An exact test for randomness in the
+    non-parametric case based on serial correlation", Ann. Math. Statist. 14, 1943). Its tail is taken as normal.
     """
     k = len(gram)
     above = np.triu_indices(k, 1)
@@ -147,10 +148,11 @@ def serial_p(gram: FloatArray, rng: np.random.Generator) -> float:
 
 
 def shifts_p(standard: Standard, rng: np.random.Generator) -> float:
-    """Whether a call is the one before, shifted by any number of elements, as where a counter serves as randomness.
+    """Test whether a call is a shifted copy of the call before, as if a counter served as randomness.
 
-    The largest cross-correlation over all shifts, of disjoint pairs of successive calls, ranked: once as they are, once
-    with the signs of the elements' means, since it is the mask of dropout that is shifted and not what it falls on.
+    The statistic is the largest cross-correlation over all shifts, ranked over disjoint pairs of successive calls. It
+    is computed twice: from the plain values, and with the signs of the elements' means, because dropout would shift its
+    mask but not the values under it.
     """
     u, k = standard.u, standard.k
     start = int(rng.integers(0, max(1, u.shape[1] - _SHIFTED_ELEMENTS + 1)))
@@ -164,24 +166,24 @@ def shifts_p(standard: Standard, rng: np.random.Generator) -> float:
 
 
 def _largest_correlation(spectra: NDArray[np.complexfloating[Any, Any]], elements: int) -> FloatArray:
-    """Of each even row with the row after it, over all cyclic shifts."""
+    """The largest correlation of each even row with the next row, over all cyclic shifts."""
     products = np.fft.irfft(spectra[0::2] * spectra[1::2].conj(), elements, axis=1)
     return np.asarray(np.abs(products).max(axis=1), dtype=np.float64)
 
 
 def _mid_ranks(values: FloatArray) -> FloatArray:
-    """Ranks from 0, equal values sharing their mean rank."""
+    """Ranks from 0. Equal values share their mean rank."""
     ordered = np.sort(values)
     return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") - 1) / 2.0
 
 
 def repeats_p(standard: Standard, rng: np.random.Generator) -> float:
-    """Whether two of the candidate's calls agree on more elements than any two independent ones would.
+    """Test whether two of the candidate's calls agree on more elements than any two independent calls would.
 
-    With N the number of elements in which two calls differ, of mean mu and variance v over the reference's pairs,
-    P(N <= mu - t) <= exp(-t^2 / (2 max(v, mu))) (A. Maurer, "A bound on the deviation probability for sums of
-    non-negative random variables", JIPAM 4, 2003: exact for independent elements, where it holds with mu in the
-    denominator; v stands in for dependent ones), times the number of pairs.
+    Let N be the number of elements in which two calls differ, with mean mu and variance v over the reference's pairs.
+    The p-value is the bound P(N <= mu - t) <= exp(-t^2 / (2 max(v, mu))), times the number of pairs. Source: A. Maurer,
+    "A bound on the deviation probability for sums of non-negative random variables", JIPAM 4, 2003. The bound is exact
+    for independent elements, with mu in the denominator; v stands in for dependent elements.
     """
     u, k = standard.u, standard.k
     columns = np.flatnonzero(standard.random)
@@ -200,17 +202,17 @@ def _differences(u: Float32Array) -> NDArray[np.int64]:
 
 
 def axes(shape: Sequence[int]) -> list[int]:
-    """Dimensions along which neighbours are compared: all of them, or the first and the last two of many."""
+    """Dimensions in which neighbours are compared: all that are longer than 1, at most the first and the last two."""
     axes = [axis for axis, size in enumerate(shape) if size > 1]
     return axes if len(axes) <= 3 else [axes[0], *axes[-2:]]
 
 
 def neighbours_p(standard: Standard, step: int) -> float:
-    """Whether products of elements that lie ``step`` apart in memory are distributed like the reference's.
+    """Test whether products of elements that lie ``step`` apart in memory are distributed like the reference's.
 
-    That is one apart along the dimension with this stride (and, seldom, from the end of a row to the next one's start).
-    Their sums are ranked, plain and with the signs of the elements' means (dropout makes elements deviate from zero,
-    whichever side they are on), and so is the witness of single products.
+    Such elements are neighbours along the dimension with this stride (seldom a row's end and the next row's start).
+    The sums of the products are ranked, plain and with the signs of the elements' means: dropout makes elements deviate
+    from zero, whichever side they are on. The witness of single products is ranked, too.
     """
     u, k, signs = standard.u, standard.k, standard.signs
     plain, signed, kernel = np.zeros(len(u)), np.zeros(len(u)), np.zeros((len(u), len(u)))
@@ -227,7 +229,7 @@ def neighbours_p(standard: Standard, step: int) -> float:
 def witness(kernel: FloatArray, k: int) -> float:
     """Witness test on a kernel matrix over all calls, the candidate's k first. Null: exchangeable calls.
 
-    The witness of a call is its mean kernel with the teaching half of the candidate minus that of the reference.
+    The witness of a call is its mean kernel with the candidate's teaching half minus that with the reference's.
     """
     p = 1.0
     for teach, rank in folds(min(k, len(kernel) - k)):
@@ -239,7 +241,7 @@ def witness(kernel: FloatArray, k: int) -> float:
 class Standard(NamedTuple):
     """All calls, standardised element by element: u is (calls, elements), the candidate's k calls first.
 
-    random: which elements are; the others are 0. signs: of the mean of each element.
+    random: mask of the random elements; u is 0 at the others. signs: sign of the mean of each element.
     """
 
     u: Float32Array

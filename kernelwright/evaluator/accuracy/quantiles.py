@@ -1,4 +1,4 @@
-"""Float32 data after a table of quantiles, as timed slots hold it."""
+"""Draw float32 data from a table of quantiles, as timed slots hold it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _EXPONENT = np.uint32(0x7F800000)
 
 
 def like_slots(name: str, shape: Sequence[int], domain: InputDomain, rng: np.random.Generator) -> np.ndarray:
-    """Float32 data of a distribution as the library draws it for slots: no one can tell a trial from them.
+    """Draw float32 data of a distribution as the library does for slots, so that trials cannot be told from slots.
 
-    Plainly drawn normal data has numbers between the last two quantiles, for one, which slots have not.
+    For example, plainly drawn normal data has numbers between the last two quantiles, and slots have none there.
     """
     table = quantiles(name, domain)
     if table is None:
@@ -36,10 +36,10 @@ def like_slots(name: str, shape: Sequence[int], domain: InputDomain, rng: np.ran
 
 @functools.lru_cache(maxsize=256)
 def quantiles(name: str, domain: InputDomain) -> np.ndarray | None:
-    """4096 float32 bit patterns after which data of a distribution is drawn, their lower 16 bits zero.
+    """A table of 4096 float32 bit patterns, lower 16 bits zero, from which data of a distribution is drawn.
 
-    None where it does not consist of independent elements, or lies so closely together that the lower bits of its
-    numbers are not free.
+    None if the elements are not independent, or if the numbers lie so closely together that their lower bits are not
+    free.
     """
     if name not in distributions.INDEPENDENT:
         return None
@@ -53,5 +53,5 @@ def quantiles(name: str, domain: InputDomain) -> np.ndarray | None:
     if usable.size < _SAMPLES // 2:
         return None
     table: np.ndarray = usable[np.linspace(0, usable.size - 1, _ENTRIES).astype(np.int64)].copy()
-    table.setflags(write=False)  # shared by everybody who draws after it
+    table.setflags(write=False)  # all draws share it
     return table

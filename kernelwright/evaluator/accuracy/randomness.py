@@ -1,26 +1,26 @@
 """Is a random output drawn from the reference's distribution? Dropout, random noise, sampling: no single call is right.
 
-Runs in the referee on numpy arrays only. K calls of the candidate on one input stand against K draws of the reference
-on the same input. Unless said otherwise the null hypothesis of a test is that all these calls are exchangeable: the
-candidate's are independent draws of the same random vector as the reference's. How the elements of one output depend on
-each other is left open (a linear layer after dropout correlates them all), which is why no test sums z-scores over
-elements into a chi-square: it would need independent elements.
+Runs in the referee on numpy arrays only. K calls of the candidate on one input are compared with K draws of the
+reference on the same input. Unless said otherwise the null hypothesis of a test is that all these calls are
+exchangeable: the candidate's are independent draws of the same random vector as the reference's. Elements of one output
+may depend on each other (a linear layer after dropout correlates them all). So no test sums z-scores over elements into
+a chi-square, which would need independent elements.
 
 Instead every call is reduced to one number, and the numbers of the candidate's calls are ranked against those of the
 reference's (Mann and Whitney, "On a test of whether one of two random variables is stochastically larger than the
 other", Ann. Math. Statist. 18, 1947). That test is exact for any output. Numbers are of two kinds:
 
 - fixed ones, such as the correlation of neighbouring elements within a call;
-- witnesses, where what to look for is not known beforehand, such as which elements have another mean: half of the calls
-  say in which direction the two sides differ, and the calls of the other half are ranked along it (Kübler et al., "A
-  witness two-sample test", AISTATS 2022), then the other way round.
+- witnesses, for differences that are not known beforehand, such as which elements have another mean. Half of the calls
+  show in which direction the two sides differ, and the calls of the other half are ranked along it. Then the halves
+  change roles (Kübler et al., "A witness two-sample test", AISTATS 2022).
 
-Elements are standardised by mean and deviation over both sides' calls, which favours neither. Where the reference takes
+Elements are standardised by mean and deviation over both sides' calls, which favours neither. If the reference takes
 few values at an element (dropout: zero and one more), the candidate's must be among them to within the error budget.
-The p-values are combined by Bonferroni's inequality. They are for the record: reasons name none, and no value.
+The p-values are combined by Bonferroni's inequality. They are for the record: reasons contain no p-value or output.
 
-Not found: dependence that is weak or between far elements only; a generator that starts from the same seed in every
-process, or repeats after more calls than were made; and reduced precision where an element takes many values.
+The tests do not find dependence that is weak or between far elements only; a generator that starts from the same seed
+in every process, or repeats after more calls than were made; or reduced precision at elements with many values.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from kernelwright.evaluator.accuracy.permutations import (
 )
 
 MIN_CALLS = 32  # 16 calls against 16 can reach p = 3e-9 in a witness test
-_MAX_ATOMS = 4  # more values than this in half of the reference's calls, and an element counts as continuous
+_MAX_ATOMS = 4  # an element with more values in half of the reference's calls counts as continuous
 _MAX_FACTOR = 40.0  # as in the error budget: largest and 99th percentile of |e| / s over the budget
 _Q99_FACTOR = 6.0
 _RANDOM_FACTOR = 64.0  # a spread of fewer budgets than this is rounding, not randomness
-_KEPT_CALLS = 4  # of each half, whose kept values are held against the budget
+_KEPT_CALLS = 4  # calls of each half whose kept values are compared with the budget
 _LARGEST = 1e150  # squares of larger numbers overflow
 _DITHER = 0.35  # width of uniform noise on standardised values; its deviation is 0.1
 
@@ -86,8 +86,8 @@ _NEIGHBOURS_REASON = "neighbouring elements depend on each other otherwise than 
 class RandomReport(NamedTuple):
     """The judgement on one random output.
 
-    p_values: by name of the test, each to be held against ``alpha`` over their number. load: the error of values that
-    are kept, as a share of the budget (see :func:`judge_random`); nan where no element has few values.
+    p_values: by name of the test. Each is compared with ``alpha`` over their number. load: the error of kept values as
+    a share of the budget (see :func:`judge_random`); nan if no element has few values.
     """
 
     passed: bool
@@ -110,13 +110,13 @@ def judge_random(
     Args:
         candidate, reference: one array a call, all of one shape (the caller has compared shapes and dtypes), in the
             order of the calls; at least 32 of each, 64 find more. The reference's may be float64.
-        scale: the error scale ``s`` of honest rounding, of that shape; where an element can be zero, that of its other
-            values (the largest over a few draws). None where values must be equal (integers).
+        scale: the error scale ``s`` of honest rounding, of that shape. If an element can be zero, pass the scale of its
+            other values (the largest over a few draws). None if values must be equal (integers).
         tolerance: the budget ``T`` of ``accuracy.budget.tolerance``. Kept values must lie within
-            40 T s of one of the reference's, and as a whole within T and 6 T like any other output; randomness that
-            spreads an element by less than 64 T s is not told from rounding.
-        alpha: how often an honest candidate may fail, at most.
-        rng: decides which elements and orders are sampled; fresh from the operating system where None.
+            40 T s of one of the reference's, and as a whole within T and 6 T like any other output. Randomness that
+            spreads an element by less than 64 T s cannot be told from rounding.
+        alpha: the largest probability that an honest candidate fails.
+        rng: chooses the sampled elements and orders; by default it is seeded by the operating system.
 
     Raises:
         UsageError: too few calls.
@@ -144,7 +144,7 @@ def judge_random(
 
 
 def _verdict(p_values: Mapping[str, float], load: float, alpha: float) -> str:
-    """The reason of the smallest p-value that is too small; empty where none is and kept values are right."""
+    """The reason of a failure: wrong kept values, or the smallest p-value if it is too small. Empty if all passed."""
     if load > 1.0:
         return "values that are kept are wrong by more than the error budget"
     name = min(p_values, key=lambda name: p_values[name])
@@ -153,14 +153,11 @@ def _verdict(p_values: Mapping[str, float], load: float, alpha: float) -> str:
     return _REASONS.get(name, _NEIGHBOURS_REASON)
 
 
-# -------------------------------------------------------------------------------------------- exact rank tests
-
-
 # ----------------------------------------------------------------------------------------------- preparation
 
 
 def _finite(x: Array, y: Array) -> tuple[FloatArray, FloatArray]:
-    """Both as (calls, elements) of float64, with nan and infinities as three numbers that nothing else is."""
+    """Both sides as (calls, elements) of float64. Nan and infinities become three numbers that no finite value has."""
     rows = [values.reshape(len(values), -1).astype(np.float64) for values in (x, y)]
     if all(r.min() > -_LARGEST and r.max() < _LARGEST for r in rows):  # false where there is a nan
         return rows[0], rows[1]
@@ -172,7 +169,7 @@ def _finite(x: Array, y: Array) -> tuple[FloatArray, FloatArray]:
 
 
 def _standardise(x: FloatArray, y: FloatArray, rounding: FloatArray) -> Standard:
-    """Elements that spread by ``rounding`` or less become 0."""
+    """Standardise both sides. Elements that spread by ``rounding`` or less become 0."""
     calls, elements = len(x) + len(y), x.shape[1]
     u, signs = np.empty((calls, elements), dtype=np.float32), np.empty(elements, dtype=np.float32)
     random = np.empty(elements, dtype=np.bool_)
@@ -189,9 +186,9 @@ def _standardise(x: FloatArray, y: FloatArray, rounding: FloatArray) -> Standard
 
 
 def _dither(standard: Standard, rng: np.random.Generator) -> None:
-    """Blur every call alike, so that ranks cannot tell two sides by rounding where their calls hardly differ at all.
+    """Add noise to every call, so that rounding alone cannot decide the ranks of calls that hardly differ.
 
-    A shuffle, for one, has the same total at every call, and the candidate's differs by its rounding.
+    For example, a shuffle has the same total in every call, and the candidate's total differs by its rounding.
     """
     noise = np.empty(standard.u.shape[1], dtype=np.float32)
     weight = np.where(standard.random, np.float32(_DITHER), np.float32(0.0))
@@ -205,17 +202,17 @@ def _dither(standard: Standard, rng: np.random.Generator) -> None:
 
 
 class _Values(NamedTuple):
-    """p: whether values occur that the reference has not. load: error of the kept ones as a share of the budget."""
+    """p: p-value of values that the reference lacks. load: error of the kept values as a share of the budget."""
 
     p: float
     load: float
 
 
 def _compare_values(x: FloatArray, y: FloatArray, s: FloatArray, tolerance: float, rng: np.random.Generator) -> _Values:
-    """Values where the reference has few: half of its calls say which, the other half says how often one is missed.
+    """Test elements with few values. Half of the reference's calls list them, the other half shows how many are missed.
 
-    Null: exchangeable calls. Two tests of each half: the number of values a call that are not among those known
-    (ranked), and the number of calls with any such value (Fisher's test).
+    Null: exchangeable calls. Each half has two tests: the number of unknown values in a call (ranked), and the number
+    of calls with any unknown value (Fisher's test).
     """
     if not s.any() and x.shape[1] > SAMPLED_ELEMENTS:
         columns = rng.choice(x.shape[1], SAMPLED_ELEMENTS, replace=False)
@@ -233,9 +230,9 @@ def _compare_values(x: FloatArray, y: FloatArray, s: FloatArray, tolerance: floa
 def _unknown_values(
     x: FloatArray, y: FloatArray, known: FloatArray, s: FloatArray, tolerance: float, chosen: NDArray[np.integer[Any]]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How many values of each call of x and of y are none of ``known``; and the errors of the ``chosen`` calls of x.
+    """The numbers of values not in ``known`` for each call of x and of y, and the errors of the ``chosen`` calls of x.
 
-    Errors are nan where a value is unknown, or where the reference's own values are not always the same.
+    An error is nan if its value is unknown, or if the reference's own values are not always the same.
     """
     ours, theirs, kept = np.zeros(len(x)), np.zeros(len(y)), np.full((len(chosen), x.shape[1]), np.nan)
     for start in range(0, x.shape[1], CHUNK):
@@ -253,7 +250,7 @@ def _unknown_values(
 
 
 def _atoms(values: FloatArray, slack: FloatArray, limit: int) -> tuple[list[FloatArray], NDArray[np.bool_]]:
-    """The values that occur at each element, smallest first and inf where there are no more; and where that is all."""
+    """The values at each element, ascending and padded with inf; and a mask of the elements with no other values."""
     atoms: list[FloatArray] = []
     rest = values
     for _ in range(limit):
@@ -265,7 +262,7 @@ def _atoms(values: FloatArray, slack: FloatArray, limit: int) -> tuple[list[Floa
 
 
 def _distance(values: FloatArray, atoms: Sequence[FloatArray]) -> FloatArray:
-    """Of each value from the nearest atom."""
+    """The distance of each value from the nearest atom."""
     nearest = np.abs(values - atoms[0])
     for atom in atoms[1:]:
         np.minimum(nearest, np.abs(values - atom), out=nearest)
@@ -273,7 +270,7 @@ def _distance(values: FloatArray, atoms: Sequence[FloatArray]) -> FloatArray:
 
 
 def _kept_load(kept: FloatArray, s: FloatArray, tolerance: float) -> float:
-    """Norm and 99th percentile of kept values' errors as a share of the budget; nan where nothing is kept."""
+    """The errors of kept values, by norm and 99th percentile, as a share of the budget; nan if no value is kept."""
     known = ~np.isnan(kept) & (s > 0.0)
     if not known.any():
         return math.nan
@@ -286,7 +283,7 @@ def _kept_load(kept: FloatArray, s: FloatArray, tolerance: float) -> float:
 
 
 def _tests(standard: Standard, shape: Sequence[int], rng: np.random.Generator) -> dict[str, float]:
-    """All tests on standardised values, by name; 1 throughout where nothing is random."""
+    """The p-values of all tests on standardised values, by name; all 1 if nothing is random."""
     u, k, signs = standard.u, standard.k, standard.signs
     gram = (u @ u.T).astype(np.float64)
     squares = np.square(u)

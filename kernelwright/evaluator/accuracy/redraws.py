@@ -1,13 +1,13 @@
-"""Random outputs of timed calls: no single one is right, but each must look like a draw, and like one drawn anew.
+"""Random outputs of timed calls. No single output is right, but each must look like a draw, and like a fresh one.
 
-Inputs of timed calls never come again, so that the tests of ``_randomness``, which compare many calls on the same
-input, cannot be made. What can be compared is the candidate's output with the reference's on the same input:
+Inputs of timed calls are never repeated. So the tests of ``randomness``, which compare many calls on the same input,
+cannot be used. Instead the candidate's output is compared with the reference's on the same input:
 
-- their size, by mean and spread over the elements (:func:`alike_in_size`). How far two honest draws lie apart is taken
-  from the reference's own draws in the check: where whole channels are left out, elements are not independent. And as
-  often as not the candidate's is the larger one (:class:`Sizes`);
-- what each has to do with outputs of calls before (:class:`Redraws`), since one mask that is kept for all calls has the
-  right distribution, too. The reference's own outputs say how much that is by chance.
+- by size, the mean and spread over the elements (:func:`alike_in_size`). The limits come from the reference's own draws
+  in the check, because elements are not independent if whole channels are left out. Over many calls, the candidate's
+  size must be the larger one about half of the time (:class:`Sizes`);
+- by correlation with outputs of earlier calls (:class:`Redraws`), because one mask that is kept for all calls has the
+  right distribution, too. The reference's own outputs show how much correlation arises by chance.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ FloatArray = NDArray[np.float64]
 Float32Array = NDArray[np.float32]
 ComplexArray = NDArray[np.complexfloating[Any, Any]]
 
-_FEW = 256  # fewer random numbers say too little about whether they were drawn anew
-_KEPT = 32  # outputs before that a new one is compared with,
-_TOGETHER = 8  # so many of them at once,
-_ELEMENTS_EACH = 4096  # where there are so many elements for each: else the sum of the others hides the one
-_LEVELS = 16  # quantiles that values are replaced by
-_SAMPLED = 4096  # elements that those are estimated from
-_LEAST_READS = 12  # of the reference, before anything is said
-_SURELY = 1e-6  # that sizes differ,
-_SAME_SIZE = 0.01  # which are the same within this share
-_NOTHING = 1e-12  # power of scores that are all the same
-_FAR = 10.0  # times as far above the reference's largest correlation as that is above its median,
-_FAR_BESIDES = 0.02  # and so much besides
+_FEW = 256  # outputs of fewer elements say too little about whether they were drawn anew
+_KEPT = 32  # earlier outputs that a new one is compared with
+_TOGETHER = 8  # earlier outputs that are summed, at most
+_ELEMENTS_EACH = 4096  # elements needed for each summed output; with fewer the others hide a repeated one
+_LEVELS = 16  # quantiles that replace values
+_SAMPLED = 4096  # elements from which quantiles are estimated
+_LEAST_READS = 12  # outputs that are read before any decision
+_SURELY = 1e-6  # p-value at which sizes differ for sure
+_SAME_SIZE = 0.01  # sizes within this share of each other are equal
+_NOTHING = 1e-12  # least power, for scores that are all the same
+_FAR = 10.0  # "far above" the reference's largest correlation: this many times its distance from the median,
+_FAR_BESIDES = 0.02  # plus this much
 _FAR_READS = 3
 _TOP_READS = 20  # the largest correlations are all the candidate's: 2 ** -20 by chance
-_SIZE_ERRORS = 8.0  # standard errors that sizes may differ by where elements are independent of each other
-_WORST_OF_DRAWS = 2.5  # which two dozen pairs of draws hardly exceed then; where they do, the limit grows with them
+_SIZE_ERRORS = 8.0  # standard errors by which sizes may differ if elements are independent
+_WORST_OF_DRAWS = 2.5  # two dozen pairs of independent draws hardly exceed this; if they do, the limit grows with them
 
 
 class Redraws:
-    """Whether random outputs of one candidate have no more to do with those of calls before than the reference's.
+    """Tests whether a candidate's random outputs resemble its earlier ones no more than the reference's do.
 
-    An output's number is its largest correlation, under any cyclic shift, with the (summed) outputs of calls before;
-    for values and for magnitudes, replaced by their quantiles, since a few large values would make any two alike.
-    Honest draws of both sides are exchangeable, so that their numbers are, too: a candidate is refused when the twenty
-    largest of all are its own, or when three of its own lie far above all of the reference's.
+    An output's number is its largest correlation, under any cyclic shift, with the (summed) outputs of earlier calls.
+    Values and magnitudes are both correlated, replaced by their quantiles, because a few large values would make any
+    two outputs alike. Honest draws of both sides are exchangeable, and so are their numbers. A candidate is refused if
+    the twenty largest numbers of all are its own, or if three of its own lie far above all of the reference's.
     """
 
     def __init__(self) -> None:
         self.sizes = Sizes()
-        self._rng = np.random.default_rng(0)  # which elements quantiles are estimated from: nothing secret
+        self._rng = np.random.default_rng(0)  # chooses the elements that quantiles are estimated from; not secret
         self._before: dict[int, _Before] = {}
         self._found: dict[int, list[tuple[float, float]]] = {}  # by output: of the candidate, of the reference
 
     def fresh_process(self) -> None:
-        """Other processes follow, whose outputs have nothing to do with those so far; what was found counts on."""
+        """Forget earlier outputs, because new processes follow. The correlations found so far still count."""
         self._before.clear()
 
     def alike(self, ours: Array, theirs: Array, j: int) -> bool:
-        """Whether output j of one more call, the candidate's and the reference's on the same input, was drawn anew."""
+        """Add output j of one more call of both sides on the same input; False once the candidate repeats itself."""
         if ours.size < _FEW:
             return True
         spectra = np.fft.rfft(np.stack([self._scores(values) for values in (ours, theirs)]))
@@ -82,7 +82,7 @@ class Redraws:
         return np.stack([self._levels(numbers) for numbers in (flat, np.abs(flat))])
 
     def _levels(self, numbers: FloatArray) -> Float32Array:
-        """What is not finite counts as the mean; all zero where there is only one level."""
+        """Levels of mean 0 and power 1. Non-finite values count as the mean; all are 0 if there is only one level."""
         finite = np.isfinite(numbers)
         sample = numbers[finite]
         if not sample.size:
@@ -97,7 +97,7 @@ class Redraws:
 
 
 class _Before:
-    """Spectra of the scores of calls before, summed over a few calls each, of both sides."""
+    """Spectra of both sides' scores in earlier calls, summed over a few calls each."""
 
     def __init__(self, elements: int) -> None:
         self._elements = elements
@@ -114,12 +114,12 @@ class _Before:
             self._in_last = 1
 
     def correlations(self, spectra: ComplexArray) -> tuple[float, float] | None:
-        """The largest correlation under any shift with any sum, of either side; None where nothing was before."""
+        """Each side's largest correlation with any sum, under any shift; None without earlier calls."""
         if not self._sums:
             return None
         largest = np.zeros(len(spectra))
         for total in self._sums:
-            power = np.mean(np.square(np.abs(total)), axis=-1, keepdims=True)  # but for the first and last frequency
+            power = np.mean(np.square(np.abs(total)), axis=-1, keepdims=True)  # exact but for the first and last one
             product = spectra * total.conj() / np.sqrt(np.maximum(power, _NOTHING))
             shifted = np.fft.irfft(product, self._elements)
             np.maximum(largest, np.abs(shifted).max(axis=(1, 2)), out=largest)
@@ -139,17 +139,17 @@ def _too_alike(found: Sequence[tuple[float, float]]) -> bool:
 
 
 class Sizes:
-    """Whether the mean and the spread of a candidate's random outputs are the larger ones as often as they are not.
+    """Sign test: whether the candidate's mean and spread are larger than the reference's in about half of all calls.
 
-    A sign test: of a few large elements, or where all of an output is scaled at random, a single read tells nothing.
-    Differences of a hundredth are none, since rounding is always to the same side.
+    A single read proves nothing if a few elements are large, or if a whole output is scaled at random. Differences of a
+    hundredth are ignored, because rounding is always to the same side.
     """
 
     def __init__(self) -> None:
-        self._larger: dict[tuple[int, int], list[int]] = {}  # by output and number: the candidate's, the reference's
+        self._larger: dict[tuple[int, int], list[int]] = {}  # (output, mean or spread): [ours, theirs]
 
     def alike(self, ours: Array, theirs: Array, j: int) -> bool:
-        """Count one more call's output j of either side; False once the larger ones are surely one side's."""
+        """Count output j of one more call; False once one side is surely the larger one too often."""
         sure = False
         (mean, spread), (other, wanted) = (_mean_and_spread(values) for values in (ours, theirs))
         differences = (mean - other, abs(other) + math.sqrt(wanted)), (spread - wanted, wanted)
@@ -162,14 +162,14 @@ class Sizes:
 
 
 def size_limits(draws: Sequence[Array]) -> tuple[float, float]:
-    """How far apart mean and spread of two draws may lie, in standard errors of independent elements.
+    """Limits for the distance of two draws in mean and in spread, in standard errors of independent elements.
 
     Args:
         draws: the reference's outputs of many calls on one input.
     """
     found = [_distances(a, b) for a, b in zip(draws[0::2], draws[1::2], strict=False)]
     pairs = [pair for pair in found if pair is not None]
-    if len(pairs) < len(found):  # what is finite is random, too
+    if len(pairs) < len(found):  # which elements are finite is random, too
         return math.inf, math.inf
     worst = (max((pair[k] for pair in pairs), default=0.0) for k in range(2))
     mean, spread = (_SIZE_ERRORS * max(1.0, value / _WORST_OF_DRAWS) for value in worst)
@@ -179,10 +179,10 @@ def size_limits(draws: Sequence[Array]) -> tuple[float, float]:
 def alike_in_size(ours: Array, theirs: Array, limits: tuple[float, float]) -> bool:
     """Whether two draws of a random output could come from one distribution, by mean and spread over the elements.
 
-    Loose, since each is a single draw; the distribution itself is tested in the check.
+    The limits are loose, because each side is a single draw. The check tests the distribution itself.
 
     Args:
-        limits: as :func:`size_limits` gives them.
+        limits: from :func:`size_limits`.
     """
     if math.isinf(limits[0]):
         return True
@@ -192,7 +192,7 @@ def alike_in_size(ours: Array, theirs: Array, limits: tuple[float, float]) -> bo
 
 @np.errstate(invalid="ignore", over="ignore")  # a signalling NaN among hostile bytes is an invalid cast
 def _distances(ours: Array, theirs: Array) -> tuple[float, float] | None:
-    """How far apart mean and spread lie, in standard errors; None where not the same elements are finite."""
+    """Distances in mean and in spread, in standard errors; None if different elements are finite."""
     a, b = (np.asarray(x, dtype=np.float64).ravel() for x in (ours, theirs))
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return None

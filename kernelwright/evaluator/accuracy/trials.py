@@ -1,4 +1,4 @@
-"""A problem's shape variants, the trials that are drawn for them, and what their outputs must be."""
+"""A problem's shape variants, the trials that are drawn for them, and the expected outputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernelwright.records import InputDomain, InputGenerator, KnobValue
 
 _STRIDED_ROOM = 12  # an output may span this many times the bytes of its values
 CANARY = 0xFF  # NaN in every float format
-_FEW_NUMBERS = 16  # of outputs in which changes at random would cancel out
-OWN = "own"  # the distribution of what the problem's get_inputs draws
-ARCHIVED = "archived"  # the distribution of trials that an archive's generators drew
+_FEW_NUMBERS = 16  # in outputs of fewer elements random changes would not average out
+OWN = "own"  # the distribution of inputs from the problem's own get_inputs
+ARCHIVED = "archived"  # the distribution of trials from an archive's generators
 PROBES = {"normal": "probe", "uniform": "uniform probe"}  # names of the probe's trials, by their distribution
 _NORMAL = frozenset({OWN, "normal", "probe"})  # judged without the wider tails of other distributions
 
@@ -30,14 +30,14 @@ class Variant(NamedTuple):
     domains: tuple[InputDomain, ...]
     state: tuple[wire.TensorSpec, ...]
     required: tuple[str, ...]  # names of the state that a candidate must have
-    outputs: tuple[wire.TensorSpec, ...]  # of a call, so gradients and written tensors included
+    outputs: tuple[wire.TensorSpec, ...]  # of a call, including gradients and written tensors
     plan: CallPlan
     slot_bytes: int
-    written: tuple[wire.TensorSpec, ...]  # where inputs that are written lie in a worker's own memory
-    written_bytes: int  # of one slot; 0 where nothing is written
+    written: tuple[wire.TensorSpec, ...]  # places of written inputs in a worker's own memory
+    written_bytes: int  # of one slot; 0 if nothing is written
     state_bytes: int
     weights: tuple[np.ndarray, ...]  # drawn states, each state_bytes of uint8
-    structure: str = ""  # how the outputs of forward are nested; empty where a call is more than forward
+    structure: str = ""  # how the outputs of forward are nested; empty if a call is more than forward
 
     def inputs_json(self) -> list[Any]:
         """The inputs' layout inside a slot."""
@@ -46,7 +46,7 @@ class Variant(NamedTuple):
         ]
 
     def arguments_json(self) -> list[Any]:
-        """The same for a worker at the door, whose written inputs lie in a memory of their own."""
+        """The inputs' layout for a worker at the door. Written inputs lie in memory of their own."""
         found = self.inputs_json()
         for position, spec in zip(self.plan.written, self.written, strict=True):
             found[position] = {"written": wire.spec_to_json(spec)}
@@ -59,7 +59,7 @@ class Variant(NamedTuple):
         return inputs + sum(spec.value_bytes for spec in (*self.state, *self.outputs))
 
     def inputs_in_words(self) -> tuple[str, ...]:
-        """What a call is given: ``x float32[2048, 128]``."""
+        """The tensors that a call takes, such as ``x float32[2048, 128]``."""
         return tuple(
             f"{name} {spec.dtype}{list(spec.shape)}"
             for name, spec in zip(self.names, self.inputs, strict=False)
@@ -68,7 +68,7 @@ class Variant(NamedTuple):
 
     @property
     def main_dtype(self) -> str:
-        """The dtype of the first float input, or output where there is none; empty where nothing is float."""
+        """The dtype of the first float input, else of the first float output; empty if neither exists."""
         tensors = (spec for spec in (*self.inputs, *self.outputs) if isinstance(spec, wire.TensorSpec))
         return next((spec.dtype for spec in tensors if spec.dtype in wire.FLOATS), "")
 
@@ -78,7 +78,7 @@ class Variant(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What one output of one trial must be."""
+    """The expected value of one output of one trial."""
 
     kind: str
     low: np.ndarray
@@ -90,9 +90,9 @@ class Truth(NamedTuple):
 class Trial(NamedTuple):
     """One draw: its inputs as slot bytes, the weights that it was computed with, and the truths of its outputs.
 
-    ``partner`` is the trial whose inputs differ in the bits of one input that lower precision does not see. ``draws``
-    are the reference's own outputs of many calls, where those are random and only their distribution is judged.
-    ``drawn_by`` says in words which generator of an archive drew the inputs; empty for the fixed distributions.
+    ``partner`` is the index of the trial that differs in one input, in bits that lower precision does not see.
+    ``draws`` are the reference's own outputs of many calls, if they are random and only their distribution is judged.
+    ``drawn_by`` describes the archive's generator that drew the inputs; empty for the fixed distributions.
     """
 
     distribution: str
@@ -106,10 +106,10 @@ class Trial(NamedTuple):
 
 
 class CheckSet(NamedTuple):
-    """All variants with their trials. ``id`` names it without giving anything away.
+    """All variants with their trials. ``id`` names the set and reveals nothing about it.
 
     ``archived`` are trials, by variant, whose inputs the generators of the archive named ``archive`` drew. They are
-    revealed in windows of their own after the others: timed slots look like the fixed distributions, never like these.
+    revealed last, in windows of their own, because timed slots look like the fixed distributions only.
     """
 
     id: str
@@ -117,22 +117,22 @@ class CheckSet(NamedTuple):
     trials: tuple[tuple[Trial, ...], ...]  # by variant
     reserve: tuple[Trial, ...]  # of the first variant with the first weights: revealed only among timed calls
     flops: int  # of one call of the first variant
-    steps: int  # in which torch does them: operators that compute something
+    steps: int  # computing operators of torch in such a call
     read: tuple[int, ...]  # positions of the first variant's float inputs that a right kernel must read whole
     archived: tuple[tuple[Trial, ...], ...] = ()
     archive: str = ""
-    assumed: str = ""  # what was assumed of inputs whose domain is not declared, in words
+    assumed: str = ""  # assumptions about inputs of undeclared domain, in words
 
 
 class Admission(NamedTuple):
-    """Whether a generator's draws are well defined, by variant: "" or why they are not."""
+    """Whether a generator's draws are well defined. reasons: for each variant "", or why they are not."""
 
     generator: InputGenerator
     reasons: tuple[str, ...]
 
     @property
     def admitted(self) -> bool:
-        """Whether some variant can use it."""
+        """Whether at least one variant can use the generator."""
         return "" in self.reasons
 
 
@@ -143,7 +143,7 @@ def read_tensor(data: np.ndarray, spec: wire.TensorSpec) -> np.ndarray:
 
 
 def write_tensor(data: np.ndarray, spec: wire.TensorSpec, values: np.ndarray) -> None:
-    """Writes ``values`` (dense, or flat over the span) into slot bytes."""
+    """Write ``values`` (dense, or flat over the span) into slot bytes."""
     if values.size == spec.elements:
         raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         data[spec.offset : spec.offset + raw.size] = raw
@@ -170,7 +170,7 @@ def is_normal(distribution: str) -> bool:
 
 
 def data_of(distribution: str) -> budget.Data:
-    """How rounding errors add up on inputs of a distribution. What was searched for has mostly equal terms."""
+    """How rounding errors add up on inputs of a distribution. Archived inputs mostly have equal terms."""
     if is_normal(distribution):
         return "normal"
     if distribution in distributions.FAR:
@@ -179,5 +179,5 @@ def data_of(distribution: str) -> budget.Data:
 
 
 def has_few_numbers(variant: Variant) -> bool:
-    """Whether the float outputs are so few numbers that nothing averages out over them."""
+    """Whether the float outputs have too few elements for errors to average out."""
     return 0 < sum(spec.elements for spec in variant.outputs if spec.dtype in wire.FLOATS) < _FEW_NUMBERS

@@ -1,6 +1,6 @@
-"""What compilers made, kept by content hash; a folder each, checked when it is read, the longest unused forgotten.
+"""A cache of compiled products by content hash. Each has a folder and is checked on reading; the least used go first.
 
-Compilers build for the processor that they run on. So a product is another one's where machines share a folder.
+Compilers build for the processor that they run on. So the key includes the processor: machines may share a folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _LOG = "log"
 
 
 class ProductCache:
-    """Products under ``root``, of ``size_bytes`` together at most when it is opened."""
+    """Products under ``root``. Opening the cache reduces it to ``size_bytes``."""
 
     def __init__(self, root: Path, size_bytes: int) -> None:
         self._root = root
         self._prune(size_bytes)
 
     def load(self, key: str) -> tuple[bytes, str] | None:
-        """Product and log; None where there is none, or a damaged one."""
+        """Product and log; None if the product is missing or damaged."""
         folder = self._folder(key)
         try:
             product = (folder / _DATA).read_bytes()
@@ -37,7 +37,7 @@ class ProductCache:
         return (product, log) if hashlib.sha256(product).hexdigest() == digest else None
 
     def keep(self, key: str, product: bytes, log: str) -> None:
-        """Store atomically; a full disk only costs the next build."""
+        """Store atomically. On a full disk nothing is stored, which only costs the next build."""
         folder = self._folder(key)
         digest = hashlib.sha256(product).hexdigest()
         for name, data in ((_DATA, product), (_LOG, f"{digest}\n{log}".encode())):
@@ -47,7 +47,7 @@ class ProductCache:
                 return
 
     def is_first_request(self, key: str) -> bool:
-        """Whether nobody has asked for ``key`` yet; from now on somebody has."""
+        """Whether this is the first request for ``key``. The request is recorded."""
         try:
             self._folder(key).mkdir(parents=True)
         except FileExistsError:
@@ -64,7 +64,7 @@ class ProductCache:
         for folder in self._root.glob("*"):
             with contextlib.suppress(OSError):
                 product = folder / _DATA
-                status = (product if product.exists() else folder).stat()  # one that was only asked for counts, too
+                status = (product if product.exists() else folder).stat()  # recorded requests count, too
                 entries.append((status.st_mtime, status.st_size, folder))
         total = sum(size for _, size, _ in entries)
         for _, size, folder in sorted(entries):

@@ -1,4 +1,4 @@
-"""Which of NVIDIA's libraries a CUDA source needs that this machine lacks: a build that fails for that says nothing."""
+"""Finds the NVIDIA library that a failed CUDA build lacks on this machine. The source is then not at fault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["lacking_library"]
 
-# By name: the headers that a source includes, and how the names begin that they declare.
+# By name: the library's headers, and the prefixes of the names that they declare.
 _LIBRARIES = {
     "cuBLAS": (r"cublas\w*\.h(?:pp)?", "cublas"),
     "cuDNN": (r"cudnn\w*\.h", "cudnn"),
@@ -23,17 +23,17 @@ _LIBRARIES = {
 }
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
-_ERRORS = 3  # the first of a compiler's log, by which it is told what is missing
+_ERRORS = 3  # first errors of a compiler's log, which show what is missing
 
 
 def lacking_library(source: str, log: str, folders: Iterable[str]) -> str:
-    """Why a failed build says nothing of a source: a library's header is not here, and that is what the compiler says.
+    """Why a build failed, if the cause is a library whose header this machine lacks.
 
     Args:
-        log: what the compiler said. ``folders``: where its headers would be.
+        log: the compiler's messages. ``folders``: where the library's headers would be.
 
     Returns:
-        The reason in words; empty where the source itself is at fault.
+        The reason in words; empty if the source itself is at fault.
     """
     roots = [Path(folder) for folder in folders]
     errors = "\n".join([line for line in log.splitlines() if "error" in line][:_ERRORS])

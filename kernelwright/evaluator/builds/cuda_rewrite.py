@@ -1,7 +1,7 @@
 """CUDA C++ as plain C++ for the emulator: launches become calls, dynamic shared memory a pointer. All else stays.
 
-Works on tokens: a ``<<<`` in a comment or a string is none. What it does not understand it leaves as it is, for the
-compiler to refuse.
+Works on tokens: a ``<<<`` in a comment or a string is not a launch. Text that is not understood stays as it is, and the
+compiler refuses it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _TOKEN = re.compile(
       | (?P<mark>::|.)""",
     re.X | re.S,
 )
-_MOST_SPECIAL = 400  # tokens that make us look around
+_MOST_SPECIAL = 400  # launches and extern declarations
 _MOST_DEFINES = 500
 _OPENING = {"(": ")", "[": "]", "{": "}"}
 _CLOSING = {close: open_ for open_, close in _OPENING.items()}
-# What would be taken for the C++ library's, whose headers use these names.
+# Names that the headers of the C++ library use as well.
 _RENAMED = {"__noinline__": "__attribute__((noinline))", "assert": "kw_assert", "clock": "clock64"}
 _CALLED = frozenset(("assert", "clock"))  # renamed where they are called
 _SPACES = frozenset(("namespace", "struct", "class", "union", "enum"))
@@ -44,14 +44,14 @@ class _Token(NamedTuple):
 
 
 class TooComplexError(ValueError):
-    """A text with more launches or deeper macros than anybody writes."""
+    """A text with more launches or deeper macros than real kernels have."""
 
 
 def rewrite(source: str) -> str:
     """The text with every kernel launch and every ``extern __shared__`` array made plain C++.
 
     Raises:
-        TooComplexError: reading it on would take too long.
+        TooComplexError: reading the text would take too long.
     """
     tokens = _tokenize(source)
     special = sum(token.kind == "launch" or token.text in ("extern", *_RUNTIME_LAUNCHES) for token in tokens)
@@ -115,7 +115,7 @@ def _rewritten(tokens: list[_Token]) -> list[_Token]:
 
 
 def _first_argument(tokens: Sequence[_Token], i: int) -> tuple[str, int] | None:
-    """The first argument of the call whose name is at ``i``, and what follows the call; None where it is no call."""
+    """The first argument of the call whose name is at ``i``, and the index after the call; None if it is not a call."""
     opening = _solid(tokens, i + 1)
     if opening >= len(tokens) or tokens[opening].text != "(":
         return None
@@ -146,7 +146,7 @@ def _solid(tokens: Sequence[_Token], i: int) -> int:
 
 
 def _dynamic_array(tokens: Sequence[_Token], start: int) -> tuple[tuple[str, str, str], int] | None:
-    """``extern __shared__ T name[];``: what replaces it in functions, and outside; its name; what follows."""
+    """``extern __shared__ T name[];``: its replacement in functions and outside, its name, and the index after it."""
     words: list[str] = []
     i = _solid(tokens, start + 1)
     while i < len(tokens) and tokens[i].text not in ("[", ";", "{", "="):
@@ -178,7 +178,7 @@ def _is_address_of(names: set[str], before: Sequence[_Token], tokens: Sequence[_
 
 
 def _closing(tokens: Sequence[_Token], start: int) -> int:
-    """Index of the bracket that closes the one at ``start``; the last token where none does."""
+    """Index of the bracket that closes the one at ``start``, or of the last token if none does."""
     depth = 0
     for i in range(start, len(tokens)):
         if tokens[i].kind != "mark":
@@ -215,7 +215,7 @@ def _inside_a_function(before: Sequence[_Token]) -> bool:
 
 
 def _bare(head: Sequence[str]) -> list[str]:
-    """The words of a declaration without ``template <...>``, where ``class`` begins no class, and attributes."""
+    """The words of a declaration without attributes and ``template <...>``, in which ``class`` begins no class."""
     kept: list[str] = []
     i = 0
     while i < len(head):
@@ -236,7 +236,7 @@ def _bare(head: Sequence[str]) -> list[str]:
 
 
 def _launch(before: Sequence[_Token], tokens: Sequence[_Token], start: int) -> tuple[str, int, int] | None:
-    """A launch whose ``<<<`` is at ``start``: its text, where in ``before`` its callee begins, what follows it."""
+    """The launch whose ``<<<`` is at ``start``: new text, index of its callee in ``before``, and the index after it."""
     callee_at = _callee(before)
     if callee_at is None:
         return None
@@ -273,7 +273,7 @@ def _end_of_configuration(tokens: Sequence[_Token], i: int) -> int | None:
 
 
 def _callee(before: Sequence[_Token]) -> int | None:
-    """Where the name before ``<<<`` begins, with its template arguments and its qualifiers."""
+    """Index where the name before ``<<<`` begins, with its template arguments and its qualifiers, or None."""
     i = len(before) - 1
     while i >= 0 and before[i].kind == "blank":
         i -= 1
@@ -304,7 +304,7 @@ def _opening_angle(before: Sequence[_Token], end: int) -> int:
 
 
 def _uncast(tokens: Sequence[_Token], i: int, out: list[_Token]) -> int:
-    """Leave out the cast of a kernel to ``void*``: the emulator needs its type. Returns where to go on."""
+    """Leave out the cast of a kernel to ``void*``, because the emulator needs its type. Returns the next index."""
     opening = _solid(tokens, i)
     if opening >= len(tokens) or tokens[opening].text != "(":
         return i

@@ -1,4 +1,4 @@
-"""CUDA checked without a GPU: the text that the C++ compiler gets instead, and the runtime that runs what it makes."""
+"""CUDA checked without a GPU: the text for the C++ compiler, and the runtime that runs its product."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
     "emulator_version",
 ]
 
-MAX_SOURCE_BYTES = 256 << 10  # of CUDA text, which is read here
+MAX_SOURCE_BYTES = 256 << 10  # of CUDA text that is rewritten
 _HERE = Path(__file__).parent
 _SMALL_HEADERS = str(_HERE / "torch_shim")  # in place of torch's own
-_TORCH_STUBS = str(_HERE / "torch_stubs")  # what torch's own headers need beside CUDA's
+_TORCH_STUBS = str(_HERE / "torch_stubs")  # what torch's own headers need besides CUDA's headers
 _FLAGS = (
     *("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC", "-fstack-clash-protection"),
     *("-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-U__SANITIZE_THREAD__"),
@@ -74,17 +74,17 @@ class EmulatorLibrary:
 
 @functools.lru_cache(maxsize=1)
 def emulator_version() -> str:
-    """Changes with whatever goes into emulated products."""
+    """A hash of all files that go into emulated products."""
     files = sorted(path for folder in ("emulator", "torch_shim") for path in (_HERE / folder).rglob("*.[ch]*"))
     files.append(_HERE / "cuda_rewrite.py")
     return hashlib.sha256(b"".join(path.read_bytes() for path in (*files, Path(__file__)))).hexdigest()[:16]
 
 
 def cubin_commands(request: inline.BuildRequest, architecture: str) -> list[list[str]]:
-    """Command lines that compile a request's device code, from /in/kernel.cu to /job/product.so; each for the next.
+    """Command lines that compile a request's device code, from /in/kernel.cu to /job/product.so. Try them in turn.
 
     Raises:
-        BuildError: there is no compiler.
+        BuildError: no compiler is installed.
     """
     source, out = "/in/kernel.cu", "/job/product.so"
     if request.language == "cuda":
@@ -94,15 +94,15 @@ def cubin_commands(request: inline.BuildRequest, architecture: str) -> list[list
 
 
 def assembly_command(architecture: str, ptx: str, out: str) -> str | None:
-    """A shell command that assembles PTX for an architecture and lists the result; None where there is no assembler.
+    """A shell command that assembles PTX for an architecture and lists the result; None without an assembler.
 
-    Kernels of Triton are assembled by the ptxas that Triton brings, as it does itself.
+    Triton's own ptxas comes first, because Triton assembles its kernels with it.
     """
     number = int(architecture.removeprefix("sm_"))
     tool = _of_triton("ptxas-blackwell" if number >= 100 else "ptxas") or shutil.which("ptxas")
     if tool is None:
         return None
-    exact = f"{architecture}a" if number >= 90 else architecture  # with what that architecture alone has
+    exact = f"{architecture}a" if number >= 90 else architecture  # with the features of that architecture alone
     assemble = [tool, "-v", f"--gpu-name={exact}", "--regAllocOptLevel=2", ptx, "-o", out]
     return f"{shlex.join(assemble)} && {disassembly(out)}"
 
@@ -114,7 +114,7 @@ def _of_triton(name: str) -> str | None:
 
 
 def disassembly(cubin: str) -> str:
-    """A shell command that puts a text of machine code in the place of a cubin; nothing where no tool can."""
+    """A shell command that replaces a cubin by its machine code as text; by nothing without a disassembler."""
     tool = _of_triton("nvdisasm") or shutil.which("nvdisasm")
     if tool is None:
         return f": > {cubin}"
@@ -135,7 +135,7 @@ def emulated_source(request: inline.BuildRequest) -> str:
     head, module, bindings = cpp_part.rpartition("PYBIND11_MODULE(")
     if not module:
         head, bindings = cpp_part, ""
-    # One translation unit: declarations, kernels with their launchers, and last what binds them.
+    # One translation unit: declarations, kernels with their launchers, and last the bindings.
     return f'#line 1 "main.cpp"\n{rewrite(head)}\n#line 1 "cuda.cu"\n{rewrite(kernels)}\n{module}{bindings}\n'
 
 
@@ -152,5 +152,5 @@ def emulator_command(request: inline.BuildRequest, source: str, out: str) -> lis
 
 
 def _both(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Two commands as one that a shell runs."""
+    """One shell command that runs two commands."""
     return ["/bin/sh", "-c", f"{shlex.join(first)} && {shlex.join(second)}"]

@@ -1,7 +1,7 @@
-"""What kernels take of a GPU, by what ptxas says and by their machine code; and how many of them fit on a processor.
+"""The GPU resources of kernels, from ptxas's report and their machine code, and their occupancy.
 
-The text is a compiler's and a disassembler's over hostile input: it is parsed by patterns, and nothing of it is shown
-but names and numbers.
+The texts come from a compiler and a disassembler over untrusted input. They are parsed by patterns, and only names and
+numbers of them are shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Limits(NamedTuple):
-    """Of one multiprocessor. Source: CUDA C++ Programming Guide, technical specifications by compute capability."""
+    """One multiprocessor's limits. Source: CUDA C++ Programming Guide, specifications by compute capability."""
 
     registers: int = 65536
     warps: int = 64
@@ -51,7 +51,7 @@ ARCHITECTURES: Final[Mapping[str, Limits]] = {
 
 
 class Launch(NamedTuple):
-    """One launch of a kernel, as it was seen: ``block`` threads, bytes of dynamic shared memory."""
+    """One observed launch of a kernel: ``block`` threads, bytes of dynamic shared memory."""
 
     kernel: str
     block: int
@@ -59,7 +59,7 @@ class Launch(NamedTuple):
 
 
 class Occupancy(NamedTuple):
-    """How many blocks a multiprocessor holds at once, and what keeps it from holding more."""
+    """The number of blocks that a multiprocessor holds at once, and the resource that limits it."""
 
     blocks: int
     warps_share: float
@@ -67,9 +67,9 @@ class Occupancy(NamedTuple):
 
 
 def occupancy(limits: Limits, *, registers: int, shared_bytes: int, block: int) -> Occupancy:
-    """The bound for a kernel with ``registers`` a thread, ``shared_bytes`` a block and ``block`` threads.
+    """The occupancy of a kernel with ``registers`` per thread, ``shared_bytes`` per block and ``block`` threads.
 
-    The same as NVIDIA's calculator (cuda_occupancy.h of CUDA 13.0) has in all of 7,072 combinations.
+    It is the same as in NVIDIA's calculator (cuda_occupancy.h of CUDA 13.0) for all of 7,072 combinations.
     """
     warps = -(-block // 32)
     unit = limits.registers_unit
@@ -90,7 +90,7 @@ def occupancy(limits: Limits, *, registers: int, shared_bytes: int, block: int) 
 
 
 class Ptxas(NamedTuple):
-    """What ptxas says of one kernel."""
+    """ptxas's report on one kernel."""
 
     registers: int = 0
     spilled_bytes: int = 0
@@ -105,7 +105,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def parse_ptxas(text: str) -> dict[str, Ptxas]:
-    """What ``ptxas -v`` says, by kernel (names as they stand there); functions that are no kernels are left out."""
+    """The reports of ``ptxas -v`` by kernel, with names as printed. Functions that are not kernels are left out."""
     found: dict[str, Ptxas] = {}
     entries = list(_ENTRY.finditer(text))
     for entry, following in zip(entries, [*entries[1:], None], strict=False):
@@ -122,7 +122,7 @@ def parse_ptxas(text: str) -> dict[str, Ptxas]:
 
 
 class MachineCode(NamedTuple):
-    """What one kernel's machine code consists of."""
+    """Counts of instructions in one kernel's machine code."""
 
     instructions: int
     barriers: int
@@ -136,7 +136,7 @@ _GLOBAL = ("LDG", "STG", "LDGSTS", "UTMALDG", "UTMASTG", "UBLKCP", "ATOMG", "RED
 
 
 def parse_machine_code(text: str) -> dict[str, MachineCode]:
-    """What ``nvdisasm -c`` prints, by kernel (mangled names)."""
+    """Counts of instructions in a listing of ``nvdisasm -c``, by kernel (mangled names)."""
     found: dict[str, MachineCode] = {}
     sections = list(_SECTION.finditer(text))
     for section, following in zip(sections, [*sections[1:], None], strict=False):
@@ -159,7 +159,7 @@ _BLOCK = re.compile(r"\.(?:reqntid|maxntid)\s+([\d, ]+)")
 
 
 class Assembled(NamedTuple):
-    """What ``ptxas -v`` said, and what the disassembler made of the result."""
+    """The messages of ``ptxas -v``, and the disassembled result."""
 
     said: str
     listing: str
@@ -173,7 +173,7 @@ def captured_resources(
     ptx: str,
     assembled: Assembled | None,
 ) -> KernelResources:
-    """The resources of one captured launch, by its PTX and by what came of assembling it (None: it was not)."""
+    """The resources of one captured launch, from its PTX and the assembled result (None: it was not assembled)."""
     limits = ARCHITECTURES[architecture]
     sizes = _BLOCK.search(ptx)
     block = math.prod(int(size) for size in re.findall(r"\d+", sizes[1])) if sizes else None
@@ -192,14 +192,14 @@ def captured_resources(
 
 
 def fits(architecture: str, shared_bytes: int) -> bool:
-    """Whether a block may have so much shared memory."""
+    """Whether a block may have ``shared_bytes`` of shared memory."""
     return shared_bytes <= ARCHITECTURES[architecture].shared_bytes_of_a_block
 
 
 def resources(
     architecture: str, ptxas: Mapping[str, Ptxas], code: Mapping[str, MachineCode], launches: Iterable[Launch] = ()
 ) -> list[KernelResources]:
-    """A kernel's resources for each launch of it that was seen, or one without a launch. Names are mangled ones."""
+    """Each kernel's resources for each of its observed launches, or once without a launch. Names are mangled."""
     limits, seen = ARCHITECTURES[architecture], list(dict.fromkeys(launches))
     found = []
     for name, taken in ptxas.items():
@@ -248,7 +248,7 @@ def cannot_launch(limits: Limits, registers: int, shared_bytes: int, block: int)
 def plain_name(mangled: str) -> str:
     """A function's own name in a mangled one (Itanium C++ ABI): the last of its nested names.
 
-    A name that is not mangled is given back.
+    A name that is not mangled is returned as it is.
     """
     at, names = 2, []
     if not mangled.startswith("_Z"):

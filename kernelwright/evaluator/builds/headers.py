@@ -1,9 +1,9 @@
 """Precompiled headers for the builder: parsing ``<cmath>`` alone takes longer than compiling most kernels.
 
-What is precompiled is never a candidate's text: the system headers that a source includes at its very top are listed
-anew, sorted, in a file of our own, which the compiler then reads before the source. In the source they are empty for
-their include guards, so that the product stays the same to the byte. The compiler itself checks that a precompiled
-header fits the options and macros of a build, and reads the headers' text where it doesn't.
+A candidate's text is never precompiled. The system headers that a source includes at its very top are listed anew,
+sorted, in a file of our own. The compiler reads this file before the source. In the source, include guards then make
+the headers empty, so the product stays the same to the byte. The compiler itself checks that a precompiled header fits
+the options and macros of a build. If not, it reads the headers' text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelwright.sandbox import Limits, Sandbox
 HEADER_NAME = "preamble.h"
 _CACHE_BYTES = 512 << 20
 _HEADER_BYTES = 64 << 20  # a precompiled header larger than this takes longer to hand over than it saves
-# Neither kind of comment may hold what could splice lines, a backslash or its trigraph: it might end elsewhere.
+# Neither kind of comment may hold a backslash or its trigraph. They could splice lines and end the comment elsewhere.
 _UNSPLICED = r"(?:[^\n\\?]|\?(?!\?))"
 _BLANK = re.compile(rf"(?:[ \t\r\n]+|//{_UNSPLICED}*(?=\n)|/\*(?:{_UNSPLICED}|\n)*?\*/)*")
 _INCLUDE = re.compile(r"#[ \t]*include[ \t]*<([a-z0-9_]+(?:\.h)?)>[ \t]*(?:(?=//)|(?=/\*)|\n)")
@@ -31,7 +31,7 @@ _INCLUDE = re.compile(r"#[ \t]*include[ \t]*<([a-z0-9_]+(?:\.h)?)>[ \t]*(?:(?=//
 def leading_headers(source: str) -> tuple[str, ...]:
     """Names of the system headers that ``source`` includes before anything else, sorted.
 
-    What stands in their way ends the list: a definition, a condition, a comment that goes on behind a backslash.
+    Any other text ends the list: a definition, a condition, a comment that continues after a backslash.
     """
     names, at = set(), 0
     while found := _INCLUDE.match(source, _after_blanks(source, at)):
@@ -46,19 +46,19 @@ def _after_blanks(source: str, at: int) -> int:
 
 
 class PrecompiledHeaders:
-    """Precompiled headers under ``cache_dir``, made in ``sandbox`` when the same ones are asked for a second time."""
+    """Precompiled headers under ``cache_dir``, made in ``sandbox`` on the second request for the same ones."""
 
     def __init__(self, sandbox: Sandbox, cache_dir: Path, limits: Limits, cpus: Sequence[int] | None = None) -> None:
-        """``cpus``: processors for the compiler, all of ours where None."""
+        """``cpus``: processors for the compiler; None for all processors of this process."""
         self._cpus = cpus
         self._sandbox = sandbox
         self._cache = ProductCache(cache_dir / "headers", _CACHE_BYTES)
         self._limits = replace(limits, output_bytes=_HEADER_BYTES)
 
     def files(self, source: str, flags: Sequence[str]) -> Mapping[str, bytes]:
-        """Files to lay beside a C-ABI source that has these ``flags``; none where there is nothing to gain.
+        """Files to put beside a C-ABI source with these ``flags``; none if they would save no time.
 
-        Where there are some, the compiler has to be told ``-include`` with :data:`HEADER_NAME`.
+        With such files, the compiler needs the option ``-include`` with :data:`HEADER_NAME`.
         """
         names = leading_headers(source)
         if not names:
@@ -72,7 +72,7 @@ class PrecompiledHeaders:
         return {HEADER_NAME: text.encode(), f"{HEADER_NAME}.gch": header} if header else {}
 
     def _make(self, key: str, text: str, command: list[str]) -> bytes:
-        """The precompiled header; empty where there is none to be had, and kept so unless only this attempt failed."""
+        """Make the precompiled header; empty on failure. A failure is kept, too, if the next attempt would fail."""
         script = ["/bin/sh", "-c", '"$@" && cat /job/header.gch', "sh", *command]
         done = self._sandbox.run(
             script, files={HEADER_NAME: text.encode()}, limits=self._limits, cpus=self._cpus, warm=True

@@ -1,4 +1,4 @@
-"""Cores that candidates are built on while others are timed."""
+"""Cores on which candidates are built while other candidates are timed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _MOST_LANES = 4
 
 
 class BuildPass(NamedTuple):
-    """``compiled`` is what Triton compiled for a candidate, empty where nothing was."""
+    """``compiled`` is the code that Triton compiled for a candidate, or empty."""
 
     compiled: bytes = b""
 
 
 class CompileLanes:
-    """Threads that wait for builds, and the processors that those may use. Shared by all sessions of a referee."""
+    """Threads that wait for builds, and the processors of these builds. All sessions of a referee share them."""
 
     def __init__(self, count: int, cpus: Sequence[int]) -> None:
         self.cpus = tuple(cpus)
@@ -25,17 +25,17 @@ class CompileLanes:
         self._threads = ThreadPoolExecutor(count, "compile lane") if count else None
 
     def submit(self, work: Callable[[], BuildPass]) -> Future[BuildPass] | None:
-        """Do ``work`` when a lane is free; None where there are no lanes."""
+        """Run ``work`` when a lane is free; None if there are no lanes."""
         return None if self._threads is None else self._threads.submit(work)
 
     def close(self, *, wait: bool = True) -> None:
-        """Begin nothing more, and ``wait`` for what has begun."""
+        """Start no more work, and ``wait`` for the work that has started."""
         if self._threads is not None:
             self._threads.shutdown(wait=wait, cancel_futures=True)
 
 
 def siblings(cpu: int) -> set[int]:
-    """Processors that share a core with ``cpu``, itself among them."""
+    """Processors that share a core with ``cpu``, which is included."""
     try:
         listed = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
         ranges = [part.split("-") for part in listed.strip().split(",")]
@@ -47,12 +47,12 @@ def siblings(cpu: int) -> set[int]:
 def pick_lanes(
     asked: int | str, cpus: Sequence[int], threads: int, siblings: Callable[[int], set[int]] = siblings
 ) -> tuple[int, Sequence[int]]:
-    """How many lanes, and their processors: on cores that neither the referee's clock nor the worker's threads take.
+    """The number of lanes, and their processors on cores that neither the referee's clock nor the workers use.
 
     Args:
         asked: a number, or "auto" for one for each processor left over, up to 4.
         cpus: processors that may be used, sorted; the first is the referee's, the last ``threads`` the workers'.
-        siblings: which share a core.
+        siblings: returns the processors that share a core with one.
     """
     timed = {cpus[0], *cpus[-threads:]}
     left = [cpu for cpu in cpus if not siblings(cpu) & timed]

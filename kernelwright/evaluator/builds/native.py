@@ -1,4 +1,4 @@
-"""Compiles the referee's own C files, once for each cache folder and content; says which compiler there is."""
+"""Compiles the referee's own C files, once for each cache folder and content. Reports the compiler's version."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _INSTALL = "install a C and C++ compiler: apt install g++"
 
 
 def compiler_version() -> str:
-    """The first line of what g++ says of its version.
+    """The first line of g++'s version text.
 
     Raises:
-        MissingToolError: there is no g++.
+        MissingToolError: g++ is not installed.
     """
     try:
         return inline.compiler_version()
@@ -28,11 +28,11 @@ def compiler_version() -> str:
 
 
 def build_library(source: Path, cache_dir: Path, flags: Sequence[str] = ("-O3",)) -> Path:
-    """The shared object of a C file, or a C++ file by its suffix, in a folder of ``cache_dir`` that has its name.
+    """Build the shared object of a C file (or C++ file, by its suffix) in the folder of ``cache_dir`` with its name.
 
     Raises:
-        MissingToolError: there is no C compiler.
-        MachineError: it does not compile here.
+        MissingToolError: no C compiler is installed.
+        MachineError: the file does not compile on this machine.
     """
     text = source.read_bytes()
     compiler = ("g++", "c++") if source.suffix == ".cpp" else ("gcc", "c")
@@ -54,6 +54,6 @@ def build_library(source: Path, cache_dir: Path, flags: Sequence[str] = ("-O3",)
 
 @functools.cache
 def compiler_takes(flags: str) -> bool:
-    """Whether g++ takes the flags; asking takes 10 ms."""
+    """Whether g++ accepts the flags. The call takes 10 ms."""
     command = ["g++", *flags.split(), "-E", "-x", "c++", "/dev/null"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0

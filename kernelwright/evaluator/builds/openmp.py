@@ -1,7 +1,7 @@
-"""C++ with OpenMP watched for data races: how it is built, and what in a product can be looked at.
+"""Commands that build C++ with OpenMP watched for data races, and tests of which products can be watched.
 
-The source is compiled once more with ``-fsanitize=thread``, for the hooks alone: neither libtsan nor libgomp is linked,
-but a runtime of our own (``openmp/``) that runs a team's threads in turn and remembers who has accessed what.
+The source is compiled a second time with ``-fsanitize=thread``, only for its hooks. Neither libtsan nor libgomp is
+linked. A runtime of our own (``openmp_runtime/``) runs a team's threads in turn and records each thread's accesses.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = [
 RUNTIME_OBJECT = "openmp.o"
 _FOLDER = Path(__file__).parent / "openmp_runtime"
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-w", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
-# Little optimisation: accesses stay as the source has them, and compiling takes less.
+# Little optimisation: accesses stay as in the source, and compiling takes less time.
 _WATCHED_FLAGS = (
     *("-O1", "-g1", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-U__SANITIZE_THREAD__"),
     # Copies that the compiler writes out as instructions would have no hooks.
     *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
 )
-# What the product calls by these names is called by them behind kw_ in the runtime, which itself calls the real ones.
+# In the product these names get the prefix kw_. The runtime defines the prefixed functions and calls the real ones.
 _RENAMED = (
     *("memcpy", "memmove", "memset", "malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign", "free"),
     *("_Znwm", "_Znam", "_ZnwmSt11align_val_t", "_ZnamSt11align_val_t"),
@@ -60,7 +60,7 @@ def asks_for_threads(symbols: Iterable[str]) -> bool:
 
 
 def unwatched(symbols: Iterable[str]) -> str:
-    """What a product with these undefined symbols does that cannot be watched; empty where all can be."""
+    """Why a product with these undefined symbols cannot be watched; empty if it can."""
     names = sorted(set(symbols))
     if own := [name for name in names if _OWN_THREADS.fullmatch(name)]:
         return f"it starts threads by itself ({own[0]})"
@@ -70,7 +70,7 @@ def unwatched(symbols: Iterable[str]) -> str:
 
 
 def lacking(symbols: Iterable[str]) -> str:
-    """What a product that is linked to the runtime still asks for of OpenMP or of the hooks; empty for nothing."""
+    """Which OpenMP functions or hooks a product linked to the runtime still lacks, in words; empty if none."""
     missing = sorted(name for name in set(symbols) if _OPENMP.fullmatch(name) or _HOOK.fullmatch(name))
     return f"the runtime that looks for races lacks {', '.join(missing[:3])}" if missing else ""
 
@@ -83,7 +83,7 @@ def runtime_files() -> dict[str, bytes]:
 
 @functools.lru_cache(maxsize=1)
 def runtime_version() -> str:
-    """Changes with whatever goes into watched products."""
+    """A hash of all files that go into watched products."""
     parts = [*runtime_files().values(), Path(__file__).read_bytes()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -94,17 +94,17 @@ def runtime_command(out: str) -> list[str]:
 
 
 def watched_flags(flags: Iterable[str]) -> tuple[str, ...]:
-    """A request's flags with those that have its accesses watched."""
+    """A request's flags plus those for watched accesses."""
     return (*flags, *_WATCHED_FLAGS)
 
 
 def watched_command(request: inline.BuildRequest, *, fewer: bool = False, before: Iterable[str] = ()) -> list[str]:
     """The command that builds a C++ request's product watched, from /in/kernel.cpp to /job/product.so.
 
-    The runtime's object lies in /in. ``fewer``: as :func:`inline.compile_command` has it; ``before``: options more.
+    The runtime's object lies in /in. ``fewer``: as in :func:`inline.compile_command`; ``before``: additional options.
 
     Raises:
-        BuildError: an option is not allowed, or the extension's name is no identifier.
+        BuildError: an option is not allowed, or the extension's name is not an identifier.
     """
     source, out = "/in/kernel.cpp", "/job/product.so"
     compiler, *plain = inline.compile_command(request, out, source, fewer=fewer)

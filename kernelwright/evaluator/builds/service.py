@@ -1,7 +1,7 @@
-"""Builds what a contestant asks for, in a sandbox of its own, from the source alone.
+"""Builds the sources that contestants send, each in a separate sandbox and from the source alone.
 
-A contestant has no compiler. Its ``cpp(SOURCE)`` sends source and flags here; a builder that never meets the
-candidate's Python compiles them; only the referee stores the product, under the hash of source, flags and compiler. So
+A contestant has no compiler. Its ``cpp(SOURCE)`` sends source and flags to the referee. A builder that never meets the
+candidate's Python compiles them. Only the referee stores the product, under the hash of source, flags and compiler. So
 no candidate can put a product where another one would find it, and equal sources are built once.
 """
 
@@ -46,23 +46,23 @@ from kernelwright.inline import cuda_toolchain, requests
 from kernelwright.sandbox import Limits, Mount, Sandbox, product_memfd
 
 MAX_PRODUCT_BYTES = 32 << 20
-_CACHE_BYTES = 1 << 30  # of products kept; the oldest go first
+_CACHE_BYTES = 1 << 30  # of kept products; the oldest are removed first
 _LOG_BYTES = 16_000
-_ARCHITECTURE = "sm_90"  # that CUDA sources must compile for
-_EXTENSION_TIMES = 4  # so much longer may an extension for a device take, for which torch's headers are read twice
-_MOST_REFUSED = 32  # failed builds that are remembered, each until it is asked for again
-_BUILD_TRIES = 3  # where the compiler is killed and no limit of ours did it
+_ARCHITECTURE = "sm_90"  # the architecture for which CUDA sources must compile
+_EXTENSION_TIMES = 4  # factor on the time limit of device extensions, which read torch's headers twice
+_MOST_REFUSED = 32  # failed builds that are remembered, each until it is requested again
+_BUILD_TRIES = 3  # if the compiler is killed, but not by our limits
 
 
 class BuildOutcome(NamedTuple):
-    """One build: its key, product (None where it failed), the compiler's messages (hostile text), seconds."""
+    """One build: its key, product (None on failure), the compiler's messages (untrusted text), seconds."""
 
     key: str
     product: bytes | None
     log: str
     seconds: float
     cached: bool
-    problem: str = ""  # "timeout", "oom", ... where the builder itself was stopped
+    problem: str = ""  # "timeout", "oom", ... if the builder itself was stopped
     uncheckable: str = ""  # why a source that compiles for its device cannot be run here
 
     def product_fd(self) -> int | None:
@@ -71,7 +71,7 @@ class BuildOutcome(NamedTuple):
 
 
 class BuildService:
-    """Compiles in ``sandbox``, keeps products under ``cache_dir``."""
+    """Compiles in ``sandbox`` and keeps products under ``cache_dir``."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class BuildService:
         architecture: str = "",
         cpus: Sequence[int] | None = None,
     ) -> None:
-        """``architecture``: of the device that is here, which CUDA is built for; empty where there is none.
+        """``architecture``: of this machine's device, for which CUDA is built; empty without a device.
 
-        ``cpus``: processors for the compilers, all of ours where None.
+        ``cpus``: processors for the compilers; None for all processors of this process.
         """
         self._cpus = cpus
         self._architecture = architecture
@@ -95,7 +95,7 @@ class BuildService:
         self._memory_bytes = memory_bytes
         self._headers = PrecompiledHeaders(sandbox, cache_dir, self._limits(), cpus)
         self._torch_headers = TorchHeaders(sandbox, cache_dir, self._limits(), cpus)
-        self._refused: dict[str, BuildOutcome] = {}  # by key: what the compiler refused a moment ago
+        self._refused: dict[str, BuildOutcome] = {}  # by key: builds that failed a moment ago
 
     def _limits(self, times: int = 1) -> Limits:
         return Limits(
@@ -106,9 +106,9 @@ class BuildService:
         )
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
-        """Build one request as it came over the wire; nonsense in it is a failed build with a reason.
+        """Build one request from the wire. An invalid request is a failed build with a reason.
 
-        What the compiler refused in a lane of its own is not compiled again while something waits for a device.
+        A failure in a build lane is remembered. The next equal request gets it at once, while a device may wait.
         """
         asked = hashlib.sha256(repr((sorted(message.items(), key=str), source)).encode()).hexdigest()
         if (refused := self._refused.pop(asked, None)) is not None:
@@ -150,7 +150,7 @@ class BuildService:
         return self._compile(key, command, files, started)
 
     def _build_extension(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
-        """A C++ extension: with the few of torch's headers that most need, and with all where those do not do.
+        """Build a C++ extension with the few of torch's headers that most need, or with all headers if that fails.
 
         Raises:
             BuildError: an option is not allowed, or the extension's name is no identifier.
@@ -170,17 +170,17 @@ class BuildService:
             except SandboxError:
                 if not mounts:
                     raise
-                made = self._compile(key, fewer, files, started)  # the headers were forgotten in this moment
+                made = self._compile(key, fewer, files, started)  # the headers were removed just now
         if made.product is not None or made.problem:
             return made
-        with_all = self._compile(key, [*all_of_them, "-Wfatal-errors"], files, started)  # up to the first, to save time
+        with_all = self._compile(key, [*all_of_them, "-Wfatal-errors"], files, started)  # first error only: saves time
         if with_all.product is None and _first_error(made.log) == _first_error(with_all.log):
             return made._replace(seconds=with_all.seconds)
         return with_all
 
     @contextlib.contextmanager
     def _torch_preamble(self, source: str, flags: Sequence[str]) -> Iterator[list[Mount]]:
-        """What to show the builder of a C++ source that begins with torch's header; what is wanted is made beside."""
+        """Yield the mounts for a C++ source that begins with torch's header. Missing headers are made in parallel."""
         if not source.startswith(requests.torch_preamble()):
             yield []
             return
@@ -194,10 +194,10 @@ class BuildService:
             yield []
             making.result()
         finally:
-            beside.shutdown(wait=False)  # after an interrupt nobody waits for it
+            beside.shutdown(wait=False)  # do not wait for it after an interrupt
 
     def build_watched(self, request: inline.BuildRequest) -> BuildOutcome:
-        """A C++ request's product whose accesses are watched for data races, run by threads that take turns.
+        """Build a C++ request's product with accesses watched for data races, run by threads that take turns.
 
         Raises:
             BuildError: an option is not allowed, or the extension's name is no identifier.
@@ -238,7 +238,7 @@ class BuildService:
         return self._compile(key, runtime_command("/job/product.so"), runtime_files(), started)
 
     def _build_cuda(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
-        """CUDA without a device: whether it compiles for one, and a product that runs it on the CPU.
+        """Build CUDA without a device: test whether it compiles for one, and make a product that runs on the CPU.
 
         Raises:
             BuildError: an option is not allowed.
@@ -260,7 +260,7 @@ class BuildService:
         text = cuda_toolchain.cubin_source(cuda_part(request), request.name if request.language == "cuda" else "")
         with ThreadPoolExecutor(1, "emulated") as beside:
             emulating = beside.submit(self._emulated, request, started)
-            for command in commands:  # the small headers first; torch's own, where those lack something
+            for command in commands:  # the small headers first; torch's own if they lack something
                 cubin = _blamed(self._compile("", command, {"kernel.cu": text.encode()}, started), text)
                 if cubin.product is not None or cubin.problem or cubin.uncheckable:
                     break
@@ -279,7 +279,7 @@ class BuildService:
         return emulated._replace(key=key, log=cubin.log)
 
     def _emulated(self, request: inline.BuildRequest, started: float) -> BuildOutcome | str:
-        """A product that runs a request's kernels on the CPU, or why there is none."""
+        """A product that runs a request's kernels on the CPU, or the reason why it cannot be made."""
         try:
             rewritten = emulated_source(request)
         except ValueError as error:
@@ -288,7 +288,7 @@ class BuildService:
         return self._compile("", command, {"kernel.cpp": rewritten.encode()}, started)
 
     def _build_for_device(self, request: inline.BuildRequest, started: float) -> BuildOutcome:
-        """CUDA for the device that is here: machine code of kernels, or an extension with host code.
+        """Build CUDA for this machine's device: machine code of kernels, or an extension with host code.
 
         Raises:
             BuildError: an option is not allowed.
@@ -311,7 +311,7 @@ class BuildService:
         return _blamed(self._compile(key, command, files, started), request.source)
 
     def _build_device_extension(self, request: inline.BuildRequest, compilers: str, started: float) -> BuildOutcome:
-        """An extension for the device that is here: with few of torch's headers, and with all where those do not do."""
+        """Build an extension for this machine's device with few of torch's headers, or with all if that fails."""
         sources, out = ("/in/main.cpp", "/in/kernel.cu"), "/job/product.so"
         host, kernels = requests.extension_parts(request.source)
         files = {"main.cpp": host.encode(), "kernel.cu": kernels.encode()}
@@ -335,10 +335,10 @@ class BuildService:
         return _blamed(made, kernels)
 
     def device_code(self, source: str, name: str, architecture: str) -> bytes:
-        """Machine code of a kernel of our own.
+        """Machine code of one of the referee's own kernels.
 
         Raises:
-            MachineError: it does not compile here.
+            MachineError: the kernel does not compile on this machine.
         """
         try:
             command = cuda_toolchain.cubin_command(architecture, name, (), "/in/kernel.cu", "/job/product.so")
@@ -353,9 +353,9 @@ class BuildService:
         return made.product
 
     def machine_code(self, request: inline.BuildRequest, architecture: str) -> tuple[str, str] | None:
-        """What the assembler says of a CUDA request's kernels, and their machine code as text.
+        """The assembler's messages on a CUDA request's kernels, and their machine code as text.
 
-        None where they do not compile for ``architecture``. The listing is empty where there is no disassembler.
+        None if they do not compile for ``architecture``. The listing is empty without a disassembler.
         """
         compiler = f"{cuda_toolchain.cuda_compiler()}\0{emulator_version()}"
         key = hashlib.sha256(f"listing\0{request.key}\0{architecture}\0{compiler}".encode()).hexdigest()
@@ -374,7 +374,7 @@ class BuildService:
         return said, listing.decode(errors="replace")
 
     def assemble(self, ptx: str, architecture: str) -> Assembled | None:
-        """What comes of PTX on one architecture; None where it is refused, or there is no assembler."""
+        """Assemble PTX for one architecture; None if it is refused, or without an assembler."""
         command = assembly_command(architecture, "/in/kernel.ptx", "/job/product.so")
         if command is None:
             return None
@@ -422,17 +422,17 @@ class BuildService:
 
 
 def _blamed(made: BuildOutcome, source: str) -> BuildOutcome:
-    """A build of CUDA, unchecked where it failed for a library that is not here."""
+    """A build of CUDA, marked as uncheckable if it failed because this machine lacks a library."""
     if made.product is not None or made.problem:
         return made
     return made._replace(uncheckable=lacking_library(source, made.log, cuda_toolchain.header_folders()))
 
 
 def _first_error(log: str) -> str:
-    """The compiler's first error, without the place where it is."""
+    """The compiler's first error, without its position."""
     return next((line.partition("error: ")[2] for line in log.splitlines() if "error: " in line), "")
 
 
 def _blames_the_source(log: str) -> bool:
-    """Whether a failed build would fail another time as well."""
+    """Whether a failed build would fail again."""
     return "error" in log and not any(word in log for word in ("No space left", "quota exceeded", "llocat"))

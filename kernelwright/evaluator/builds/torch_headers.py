@@ -1,7 +1,7 @@
 """torch's headers, precompiled for the C++ sources of ``load_inline``: half a gigabyte that saves half of each build.
 
-It is made from a text of our own, when the same options are asked for a second time, and shown to builders read-only.
-The compiler itself checks that it fits the options and macros of a build, and reads the headers' text where it doesn't.
+The file is made from our own text, on the second request for the same options, and mounted read-only for builders. The
+compiler itself checks that it fits the options and macros of a build. If not, it reads the headers' text.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ PREAMBLE = "/headers/preamble.h"
 _FOLDER, _NAME = PREAMBLE.rsplit("/", 1)
 _MOST_KEPT = 3  # of half a gigabyte each
 _LONGEST_S = 240.0
-_ABANDONED_S = 3600.0  # after which what somebody began to make is nobody's
-_USUAL = {(), ("-O2",), ("-ffast-math",)}  # options that are worth it, beside those that all have
+_ABANDONED_S = 3600.0  # age at which an unfinished folder counts as abandoned
+_USUAL = {(), ("-O2",), ("-ffast-math",)}  # options that are worth it, besides those of all builds
 _ALL_HAVE = {"-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++20"}
-_ROOM_BYTES = 2 << 30  # that the disk must have before one is made
-_RUNGS = ("bwrap", "docker")  # that can show a folder of the host
+_ROOM_BYTES = 2 << 30  # free disk space that is needed to make one
+_RUNGS = ("bwrap", "docker")  # sandboxes that can mount a folder of the host
 
 
 @functools.lru_cache(maxsize=1)
 def headers_digest() -> str:
-    """A hash of our own headers that stand for torch's."""
+    """A hash of our own headers that replace torch's."""
     folders = (options.fewer_headers("cpp"), options.fewer_headers("cuda"))
     texts = [path.read_text() for folder in folders for path in sorted(folder.rglob("*.h"))]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 def _tuning(flags: Sequence[str]) -> tuple[str, ...]:
-    """The options that a precompiled header has to have as well, beside those that all have."""
+    """The options that a precompiled header must share with a build, besides those of all builds."""
     return tuple(flag for flag in flags if not flag.startswith(("-D", "-l")) and flag not in _ALL_HAVE)
 
 
@@ -53,16 +53,16 @@ class TorchHeaders:
     """Precompiled headers under ``cache_dir``, made in ``sandbox``."""
 
     def __init__(self, sandbox: Sandbox, cache_dir: Path, limits: Limits, cpus: Sequence[int] | None = None) -> None:
-        """``cpus``: processors for the compiler, all of ours where None."""
+        """``cpus``: processors for the compiler; None for all processors of this process."""
         self._cpus = cpus
         self._sandbox = sandbox
         self._root = cache_dir / "torch_headers"
         self._limits = replace(limits, wall_s=_LONGEST_S)
 
     def mount(self, flags: Sequence[str]) -> Mount | None:
-        """The folder to show a builder of a source with these flags, which is then told to read :data:`PREAMBLE` first.
+        """The folder to mount for a build with these flags. The compiler then includes :data:`PREAMBLE` first.
 
-        None where there is none yet, or this sandbox cannot show it.
+        None if the folder does not exist yet, or if this sandbox cannot mount it.
         """
         if self._sandbox.name not in _RUNGS or _tuning(flags) not in _USUAL:
             return None
@@ -74,7 +74,7 @@ class TorchHeaders:
         return None
 
     def is_wanted(self, flags: Sequence[str]) -> bool:
-        """Whether to make it now: these flags were asked for before, and nobody has made it, or failed to."""
+        """Whether to make the header now: the flags were requested before, and no attempt succeeded or was refused."""
         if self._sandbox.name not in _RUNGS or _tuning(flags) not in _USUAL:
             return False
         asked = self._folder(flags).with_suffix(".asked")
@@ -86,14 +86,14 @@ class TorchHeaders:
         return False
 
     def make(self, flags: Sequence[str]) -> None:
-        """Make it. Where the compiler refuses, what is kept says so, and it is not tried again."""
+        """Make the header. If the compiler refuses, a folder without it is kept, and it is not tried again."""
         folder = self._folder(flags)
         try:
             made = Path(tempfile.mkdtemp(dir=self._root, prefix="making-"))
         except OSError:
             return
         try:
-            made.chmod(0o1777)  # the builder is somebody else
+            made.chmod(0o1777)  # the builder is another user
             (made / _NAME).write_text(requests.torch_preamble())
             command = requests.torch_preamble_command(_tuning(flags), PREAMBLE, f"{PREAMBLE}.gch")
             done = self._sandbox.run(
@@ -103,7 +103,7 @@ class TorchHeaders:
                 cpus=self._cpus,
                 warm=True,
             )
-            if done.reason or b"No space left" in done.stderr:  # another time it may do
+            if done.reason or b"No space left" in done.stderr:  # it may work another time
                 return
             if done.returncode != 0:
                 (made / f"{_NAME}.gch").unlink(missing_ok=True)
@@ -125,7 +125,7 @@ class TorchHeaders:
         return self._root / hashlib.sha256(content.encode()).hexdigest()
 
     def _forget(self) -> None:
-        """Remove those that were used longest ago, and what was left behind half made."""
+        """Remove the folders that were used longest ago, and abandoned unfinished ones."""
         with contextlib.suppress(OSError):
             folders = [entry for entry in self._root.iterdir() if entry.is_dir()]
             kept = sorted((f for f in folders if "-" not in f.name), key=lambda f: f.stat().st_mtime, reverse=True)

@@ -1,4 +1,4 @@
-"""The check: all trials of all variants through the door, in the windows that timing uses as well."""
+"""The check: all trials of all variants go through the door, in windows like those of timing."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _UNTIMED_CALLS = 2  # calls of a window of a candidate that is never timed here 
 
 
 class CheckReport(NamedTuple):
-    """What a check found.
+    """The result of a check.
 
-    refused: the status and the reason, where an output is wrong. notes: findings that inform, by rule. windows: the
+    refused: status and reason, if an output is wrong. notes: findings that inform, by rule. windows: the
     pool that the worker has mapped afterwards, and the plan of its windows.
     """
 
@@ -54,10 +54,10 @@ class CheckStage:
     def run(self, side: Side, check_set: CheckSet, *, timeable: bool) -> CheckReport:
         """Reveal all trials of all variants through the door; stop at the first window that is wrong.
 
-        The first variant comes last, so that the worker is ready for what follows.
+        The first variant comes last, so that the worker is set up for timing.
 
         Args:
-            timeable: the candidate's kernels run as they are, so that windows may be as long as timed ones.
+            timeable: the candidate's kernels run natively, so windows may be as long as timed ones.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -100,7 +100,7 @@ class CheckStage:
     def _check_variant(
         self, side: Side, check_set: CheckSet, index: int, loads: dict[str, float], *, timeable: bool
     ) -> tuple[Pool, Plan, Checked]:
-        """One variant; the largest error by distribution goes into ``loads``."""
+        """Check one variant. The largest error by distribution goes into ``loads``."""
         if timeable:
             pool, plan = self._clockwork.rehearse(side, check_set, index)
         else:
@@ -120,9 +120,9 @@ class CheckStage:
         )
 
     def caught_by(self, side: Side, check_set: CheckSet) -> dict[str, bool]:
-        """Which generators of the check set's archive show that a worker's kernel is wrong, by what they draw.
+        """For each generator of the check set's archive, whether its draws show that a worker's kernel is wrong.
 
-        A worker that dies of one is taken to be shown wrong by it, and nothing is known of those after it.
+        If the worker dies on a draw, its generator has shown it to be wrong, and later generators are left out.
         """
         found: dict[str, bool] = {}
         for index in reversed(range(len(check_set.variants))):
@@ -156,7 +156,7 @@ class CheckStage:
         )
 
     def _guard(self, side: Side, pool: Pool, byte: int | None) -> None:
-        """Poison and guard the memory of a worker's tensors while it goes through the first pass of a check.
+        """Poison a worker's tensors with ``byte`` and guard them for the first pass of a check; None ends that.
 
         Raises:
             WorkerFailed: it wrote outside of its tensors.
@@ -185,7 +185,7 @@ class CheckStage:
         return self._checker(side, pool, plan).allclose(own)
 
     def answers_right(self, side: Side, check_set: CheckSet) -> bool:
-        """Whether a worker that is set up gives some right answers."""
+        """Whether a worker that is set up answers a few trials right."""
         pool, plan = self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
         trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
         found = self._checker(side, pool, plan).check(trials[:_GHOST_TRIALS], passes=1)

@@ -1,8 +1,8 @@
 """The check: trials with known answers, revealed in windows that look like those of timing.
 
 A window holds as many calls as a timed one, over slots filled from the same bank; the trials lie at secret calls among
-them, and only outputs of secret calls are read. So a candidate that would behave better while it is checked cannot know
-when that is.
+them, and only outputs of secret calls are read. So a candidate cannot know when it is checked, and cannot behave better
+just then.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Checker:
         """Reveal every trial ``passes`` times and compare all of its outputs; ends at the first window that is wrong.
 
         Args:
-            number_from: what the first of these passes counts as, for ``before_pass``.
+            number_from: the number of the first of these passes, for ``before_pass``.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -157,6 +157,6 @@ class Checker:
 
 
 def worse(a: judging.Judgement, b: judging.Judgement) -> judging.Judgement:
-    """The one of two judgements that is further from passing, agreeing with ``allclose`` only where both do."""
+    """The worse of two judgements. It is ``allclose`` only if both are."""
     worst = b if (b.status is not None and a.status is None) or b.load > a.load or a.tolerance == 0.0 else a
     return worst._replace(allclose=a.allclose and b.allclose)

@@ -1,4 +1,4 @@
-"""The clock of this CPU: workers, windows and the check of one problem, and what is seen of a worker meanwhile."""
+"""The clock of this CPU: workers, windows and the check of one problem, and samples of a worker's time."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class CpuClock:
     """Checks and times candidates of one problem on this CPU.
 
     Attributes:
-        device: what candidates run on.
-        may_confirm: whether what it times may be published.
-        sanitizes: whether :meth:`faults` looks at anything.
+        device: the device that candidates run on.
+        may_confirm: whether its timings may be published.
+        sanitizes: whether :meth:`faults` looks for faulty memory accesses.
         workers: makes sides. clockwork: makes windows and turns. checks: the check.
     """
 
@@ -52,14 +52,14 @@ class CpuClock:
         return Clockwork(self._instruments, self.workers, problem)
 
     def close(self) -> None:
-        """End the twins, and give the pools back."""
+        """End the twins and free the pools."""
         self.workers.close()
         self.clockwork.close()
 
     # ------------------------------------------------------------------------------------------ own kernels
 
     def own_shares(self, side: Side, windows: tuple[Pool, Plan]) -> Shares:
-        """What a checked worker's time is spent on, over new inputs and over known ones; it is thawed afterwards.
+        """Shares of a checked worker's time, over new and over known inputs. The worker is thawed afterwards.
 
         Raises:
             WorkerFailed: the worker died, raised or hung.
@@ -71,7 +71,7 @@ class CpuClock:
         return shares
 
     def share_between(self, turns: Turns, settled: Callable[[Share], bool]) -> Share | None:
-        """What the candidate's time is spent on, between two turns; None where its calls are too short to tell.
+        """Shares of the candidate's time, between two turns; None if its calls are too short to sample.
 
         Args:
             settled: whether a share rests on enough samples.
@@ -89,31 +89,31 @@ class CpuClock:
     # ------------------------------------------------------------------------------------------ around timing
 
     def state(self) -> dict[str, str]:
-        """What the device says of its clocks, temperature and power; empty for this CPU."""
+        """The device's clocks, temperature and power; empty for this CPU."""
         return {}
 
     def own_times(self, side: Side) -> str:
-        """What a candidate's own process says of its time, in words; empty where it is not asked."""
+        """The time that a candidate's own process measures, in words; empty if it is not asked."""
         return ""
 
     def see_works(self) -> None:
-        """See whether candidates can still be judged after a fault.
+        """Check that candidates can still be judged after a fault.
 
         Raises:
             MachineError: they cannot.
         """
 
     def faults(self, winner: Winner) -> Faults:
-        """Faulty accesses to memory; none are looked for on this CPU, where the check guards the memory."""
+        """Faulty memory accesses. On this CPU none are looked for, since the check guards the memory."""
         return Faults()
 
     def explain(self, winner: Winner, static: Profile | None, *, replay: bool) -> Profile | None:
-        """Where a winner's time goes.
+        """A profile of where a winner's time goes.
 
-        Its place on the roofline and the look at its machine code take milliseconds.
+        Its place on the roofline and the reading of its machine code take milliseconds.
 
         Args:
-            static: what the compiler says of a GPU's kernels.
+            static: the compiler's report on GPU kernels.
             replay: run its kernels again in a sandbox of their own as well, which takes seconds.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Brings sides to where they can take turns: pools, first calls, a plan, everyone frozen at the door."""
+"""Prepares sides for their turns: pools, first calls, a plan of windows, all sides frozen at the door."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WARM_CALLS = 8
 _UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
 _FLOOR_WINDOWS = 5
 _FLOOR_CALLS = 256
-FLOOR_SHARE = 0.9  # of the time of merely reading the inputs: nothing right is faster than this
+FLOOR_SHARE = 0.9  # of the time that reading the inputs takes: no correct kernel is faster
 
 
 class Clockwork:
@@ -47,7 +47,7 @@ class Clockwork:
         self.unavailable: dict[str, str] = {}
 
     def close(self) -> None:
-        """Give the pools back and end what draws for them."""
+        """Free the pools and end their drawers."""
         pools, self._pools, self._sources = self._pools, {}, {}
         drawers, self._drawers = self._drawers, []
         for pool in pools.values():
@@ -58,7 +58,7 @@ class Clockwork:
     # ------------------------------------------------------------------------------------------ one worker alone
 
     def rehearse(self, side: Side, check_set: CheckSet, index: int) -> tuple[Pool, Plan]:
-        """First calls of a worker on one variant, which it is set up for; it waits at the door, frozen, afterwards.
+        """Make a worker's first calls on the variant that it is set up for. It waits at the door afterwards, frozen.
 
         Returns:
             The pool that it has mapped, and how many calls its windows hold.
@@ -80,26 +80,26 @@ class Clockwork:
         return pool, wanted
 
     def untimed(self, side: Side, check_set: CheckSet, index: int, calls: int) -> tuple[Pool, Plan]:
-        """The same for a worker that is never timed and may be very slow: no first calls, short windows."""
+        """As :meth:`rehearse`, for a worker that is never timed and may be slow: no first calls, short windows."""
         pool = self._pool(check_set, index, 4 * calls)
         side.enter(pool)
         side.freeze()
         return pool, Plan(calls, pool.slots)
 
     def pool(self, check_set: CheckSet, index: int) -> Pool:
-        """The slots of one variant, as many as there are by now, for a worker that does not come to the door."""
+        """The pool of one variant in its current size, for a worker that does not come to the door."""
         return self._pool(check_set, index, 1)
 
     def pool_bytes(self, check_set: CheckSet) -> int:
-        """What the inputs of timed calls go through: the size of the first variant's pool."""
+        """Bytes that the inputs of timed calls range over: the size of the first variant's pool."""
         pool = self._pools.get((check_set.id, 0))
         return 0 if pool is None else pool.memory.size
 
     def floor_ms(self, check_set: CheckSet, *, anew: bool = False) -> float:
-        """The time that merely reading the inputs takes through the same door: no right kernel can be faster.
+        """The time in ms that reading the inputs takes through the same door: no correct kernel can be faster.
 
-        Counted are the float inputs of which every element matters. Measured once a check set, by a worker of ours;
-        ``anew`` measures it once more, and the lesser time counts from then on: the machine may have been slow.
+        Only those float inputs count in which every element matters. A worker of the referee's own measures it once for
+        each check set. ``anew`` measures again, and the lesser time counts then: the machine may have been slow.
         """
         if check_set.id not in self._floors or anew:
             found = self._measure_floor(check_set) if check_set.read else 0.0
@@ -127,7 +127,7 @@ class Clockwork:
     def compile_ahead(self, name: str, check_set: CheckSet) -> None:
         """Have the live twin of a compile baseline make its first call, so that it is ready when turns begin.
 
-        Where that fails it is ended, and fails again when it is wanted, where the reason is noted.
+        A twin that fails is ended. It fails again when turns need it, and the reason is noted then.
         """
         side = self._workers.live_twin(name, check_set)
         try:
@@ -141,7 +141,7 @@ class Clockwork:
 
     @contextlib.contextmanager
     def turns(self, sides: list[Side], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
-        """Turns of ``sides``, the candidate first; ``read_times`` and ``redraws`` go on counting.
+        """Turns of ``sides``, the candidate first; ``read_times`` and ``redraws`` continue their counts.
 
         A compile baseline that fails its first call is taken out of ``sides``.
 
@@ -181,16 +181,16 @@ class Clockwork:
             self._release(sides)
 
     def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
-        """How long a window is."""
+        """The plan of windows."""
         slot_bytes, pool_bytes = self._room(variant)
         return plan(fastest_ms, slowest_ms, self._settings.measurement.window_ms, slot_bytes, pool_bytes)
 
     def _room(self, variant: Variant) -> tuple[int, int]:
-        """Bytes of one slot, and of all slots together at most."""
+        """Bytes of one slot, and the most bytes of all slots together."""
         return variant.slot_bytes, self._settings.measurement.pool_bytes
 
     def _pool(self, check_set: CheckSet, index: int, slots: int) -> Pool:
-        """The pool of a variant with at least ``slots`` slots; it is kept, and made anew where it must grow."""
+        """The pool of a variant with at least ``slots`` slots; it is kept, and replaced if it must grow."""
         key = check_set.id, index
         pool = self._pools.get(key)
         if pool is None or pool.slots < slots:
@@ -237,7 +237,7 @@ class Clockwork:
         self._first_calls(side, pool)
 
     def _release(self, sides: Sequence[Side]) -> None:
-        """Call the twins back, so that they can serve again; one that does not come is ended."""
+        """Call the twins back, so that they can serve again. A twin that does not come is ended."""
         for side in sides:
             if is_foreign(side.name) or not side.client.worker.alive():
                 continue

@@ -1,6 +1,6 @@
 """Fresh draws of a problem's own ``get_inputs``, for slots whose inputs only the problem can make.
 
-The worker behind it holds the problem's code and no truth; it is frozen whenever it is not drawing.
+Its worker holds the problem's code and no expected outputs. It is frozen whenever it is not drawing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_DRAWS = 512  # seeds that fit into one message
 
 
 class Drawer:
-    """Draws inputs of one variant. ``client`` is an oracle's worker that has loaded the problem; it is owned here."""
+    """Draws inputs of one variant. Owns ``client``, an oracle's worker that has loaded the problem."""
 
     def __init__(self, client: Client, variant: Variant) -> None:
         self._client = client

@@ -25,8 +25,8 @@ _PIECE = np.dtype(
 
 
 class Pieces(NamedTuple):
-    """Memory to be filled, piece by piece: addresses and numbers of elements (float32), addresses of the tables of
-    :func:`quantiles` after which it is drawn, and whether it gets the format of the probe; each (pieces,)."""
+    """Memory to fill, one row for each piece: addresses, numbers of float32 elements, addresses of the tables of
+    :func:`quantiles` to draw from, and whether it gets the format of the probe. Each array is (pieces,)."""
 
     out: np.ndarray
     elements: np.ndarray
@@ -35,10 +35,10 @@ class Pieces(NamedTuple):
 
 
 class FreshLibrary:
-    """The compiled ``fresh.c``, run by two threads: nobody else does anything while slots are filled.
+    """The compiled ``fresh.c``, run by two threads: all workers are frozen while slots are filled.
 
     Args:
-        other_cpu: the core of the second thread; None where there is but one.
+        other_cpu: the core of the second thread; None if there is only one core.
     """
 
     def __init__(self, cache_dir: Path, other_cpu: int | None = None) -> None:
@@ -53,7 +53,7 @@ class FreshLibrary:
             self._helper.shutdown()
 
     def fill(self, pieces: Pieces) -> None:
-        """Independent numbers into every piece."""
+        """Fill every piece with independent random numbers."""
         rows = np.zeros(len(pieces.out), dtype=_PIECE)
         rows["out"], rows["count"], rows["table"], rows["probe"] = pieces
         rows["key"] = np.frombuffer(os.urandom(_KEY_BYTES * len(rows)), dtype=np.uint8).reshape(-1, _KEY_BYTES)
@@ -68,5 +68,5 @@ class FreshLibrary:
 
 
 def _pin(cpu: int) -> None:
-    with contextlib.suppress(OSError):  # taken away meanwhile: anywhere will do
+    with contextlib.suppress(OSError):  # the core was taken away: any other will do
         os.sched_setaffinity(0, {cpu})

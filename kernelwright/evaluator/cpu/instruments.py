@@ -1,4 +1,4 @@
-"""What the clock of this CPU has once for all problems: its C libraries, and what the door itself costs."""
+"""The tools that this CPU's clock shares among all problems: its C libraries, and the cost of the door itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Instruments:
     Attributes:
         fresh: fills slots with new data.
         guard: poisons and guards a worker's memory.
-        sampler: tells what a worker's time is spent on.
+        sampler: samples what a worker spends its time on.
         code: reads the machine code of products.
     """
 
@@ -40,10 +40,10 @@ class Instruments:
         self.fresh.close()
 
     def null_ms(self) -> float:
-        """What the door itself costs a call; measured once, subtracted everywhere.
+        """The cost of the door itself, in ms for each call. It is measured once and subtracted everywhere.
 
-        No more than that: a candidate that speaks the door's protocol itself saves what our own Python takes, and
-        subtracting it from everybody would let a short call come out near zero.
+        The time of the worker's own Python is not subtracted. A candidate that speaks the door's protocol itself saves
+        that time, so subtracting it would let a short call come out near zero.
 
         Raises:
             MachineError: it cannot be measured.

@@ -1,4 +1,4 @@
-"""Input slots in shared memory, and where fresh data for them comes from."""
+"""Input slots in shared memory, and the source of fresh data for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.records import InputDomain
 from kernelwright.sandbox import SharedMemory
 
-_SMALL_SLOT = 16 << 10  # bytes; of larger ones, looking at all costs a worker more than it could gain
+_SMALL_SLOT = 16 << 10  # bytes; in larger slots, looking at everything costs a worker more than it could gain
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
 
 Draw = Callable[[int], np.ndarray]
@@ -29,7 +29,7 @@ class Source:
     """
 
     def __init__(self, variant: Variant, trials: Sequence[Trial], library: FreshLibrary, draw: Draw | None) -> None:
-        """``draw`` gives (count, slot bytes) of fresh ``get_inputs``; None where no input is structured."""
+        """``draw`` gives (count, slot bytes) of fresh ``get_inputs``; None if no input is structured."""
         self._rng = distributions.secret_rng(secrets.randbits(128))
         self._library = library
         self._draw = draw
@@ -53,7 +53,7 @@ class Source:
         return quantiles(_admitted(name, spec, domain), domain)
 
     def fill(self, memory: np.ndarray, slots: np.ndarray) -> list[str]:
-        """Fresh data into ``slots`` of ``memory``, (slots, slot bytes) uint8; the names of their distributions."""
+        """Put fresh data into ``slots`` of ``memory``, (slots, slot bytes) uint8. Return their distributions' names."""
         if self._draw is not None and len(slots):
             memory[slots] = self._draw(len(slots))
         names = [self._plain, *self._others]
@@ -67,7 +67,7 @@ class Source:
         return [names[i] for i in chosen]
 
     def _pieces(self, memory: np.ndarray, slots: np.ndarray, name: str) -> Iterator[Pieces]:
-        """What of slots that are to hold one distribution the library will fill; the rest is drawn here."""
+        """The parts of ``slots`` that the library fills with one distribution. Other parts are drawn here."""
         starts = np.uint64(memory.ctypes.data) + slots.astype(np.uint64) * np.uint64(memory.strides[0])
         for (spec, domain), table in zip(self._free, self._tables[name], strict=True):
             if table is not None:
@@ -106,12 +106,12 @@ class Pool:
         self.memory.seal()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._bytes = np.zeros((0, self.stride), dtype=np.uint8)
         self.memory.close()
 
     def refill(self, slots: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Fresh data into ``slots``. Returns the other slots that were changed, which hold nothing to compute on.
+        """Put fresh data into ``slots``. Return the other slots that were changed as well, which no call uses.
 
         No worker that has mapped the pool may be running.
         """
@@ -120,7 +120,7 @@ class Pool:
         return confused
 
     def _confuse(self, used: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Change as many slots that will not be used: else what has changed would tell which calls are to come."""
+        """Change equally many unused slots. Otherwise the changes would tell a worker which calls are to come."""
         unused = np.setdiff1d(np.arange(self.slots), np.asarray(used), assume_unique=True)
         chosen = self._rng.permutation(unused)[: len(used)]
         if self.stride <= _SMALL_SLOT:
@@ -130,9 +130,9 @@ class Pool:
         return chosen
 
     def _shift(self, slots: np.ndarray) -> None:
-        """Move the elements of every tensor of slots by some places, so that a look at a few places finds them changed.
+        """Rotate the elements of every tensor in ``slots``, so that a look at a few places finds them changed.
 
-        What only the problem's own code can draw goes from slot to slot instead.
+        Structured inputs, which only the problem's own code can draw, move from slot to slot instead.
         """
         for spec, domain in zip(self.variant.inputs, self.variant.domains, strict=True):
             if isinstance(spec, wire.TensorSpec) and domain.fill == "structured":
@@ -154,7 +154,7 @@ class Pool:
             self._labels[slot] = label
 
     def place(self, trials: Mapping[int, Trial]) -> None:
-        """The data of trials into slots."""
+        """Put the data of trials into slots."""
         for slot, trial in trials.items():
             self._bytes[slot] = trial.data
             self._labels[slot] = trial.distribution
@@ -164,7 +164,7 @@ class Pool:
         return self._labels[slot]
 
     def copy_written(self, memory: SharedMemory, slots: np.ndarray) -> None:
-        """Copy the inputs that a reference writes from ``slots`` into a worker's own memory."""
+        """Copy those inputs in ``slots`` that the reference writes to, into a worker's own memory."""
         variant = self.variant
         own = np.frombuffer(memory.view, dtype=np.uint8).reshape(-1, variant.written_bytes)
         for position, spec in zip(variant.plan.written, variant.written, strict=True):

@@ -1,8 +1,8 @@
-"""Data races of C++ kernels: a second worker holds the candidate with products that are watched while it is called.
+"""Data races of C++ kernels: a second worker runs the candidate with products whose memory accesses are watched.
 
-What is looked for is what no order of threads may decide, so the calls are few: one for each size of team and shape.
-All that comes back is a claim of the candidate's process. It can only refuse: a candidate that suppresses it has gained
-what it had anyway, since every other check is made of the worker that holds the plain products.
+A race is reported in whatever order threads happen to run, so few calls suffice: one for each team size and shape. The
+reports are claims of the candidate's process, so they can only refuse. A candidate that suppresses them gains nothing:
+every other check is made on the worker with the plain products.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from kernelwright.sandbox import Limits
 __all__ = ["RaceStage", "WatchedBuilds"]
 
 FOUND, UNKNOWN = "data-races", "data-races-unknown"  # rules of findings that inform
-_TEAMS = ((7, True), (4, False))  # threads, and whether the last one runs first: what divides one may not the other
+_TEAMS = ((7, True), (4, False))  # threads, and whether the last one runs first; few sizes are multiples of both
 _BUDGET_S = 10.0  # for all calls of one candidate
-_GRACE_S = 2.0  # for what a call does besides
-_SHADOW_SHARE = 4  # of a worker's memory, one in so many bytes may remember accesses
+_GRACE_S = 2.0  # for the rest of a call
+_SHADOW_SHARE = 4  # one in this many bytes of a worker's memory may remember accesses
 _LINES_S = 20.0
 _LINE = re.compile(r":(\d{1,9})(?: |$)")
 _REMEMBERED = 256
 _EVIDENCE_CHARS = 400
-# By the runtime's bits; see openmp/shadow.h.
+# By the runtime's bits; see openmp_runtime/shadow.h.
 _NOTES = {
     1: f"its calls did not end within {_BUDGET_S:g} s",
     2: "its accesses take more memory than there is for them",
@@ -54,7 +54,7 @@ _LESS = 1 | 2 | 4 | 32  # after which nothing more is watched
 
 
 class Race(NamedTuple):
-    """Two accesses of one address that nothing orders, as a worker claims."""
+    """Two unordered accesses of one address, as a worker claims."""
 
     product: int
     places: tuple[int, int]  # of the code, in the product
@@ -65,7 +65,7 @@ class Race(NamedTuple):
 
     @classmethod
     def of_claim(cls, claim: Any) -> Race | None:
-        """Out of anything; None where it makes no sense."""
+        """The race out of a claim, which may be anything; None if it makes no sense."""
         if not isinstance(claim, dict):
             return None
         numbers = [claim.get("product"), claim.get("element"), *_pair(claim, "places"), *_pair(claim, "threads")]
@@ -81,7 +81,7 @@ class Race(NamedTuple):
         return cls(product, (first, second), (one, other), (writes[0], writes[1]), perhaps, what)
 
     def text(self, lines: Sequence[int]) -> str:
-        """In words; ``lines`` are those of the two accesses in the source, 0 where one is not known."""
+        """The race in words; ``lines`` are the source lines of the two accesses, 0 for an unknown one."""
         at = [f" at line {line}" if line else "" for line in lines]
         threads = [f"thread {number}" for number in self.threads]
         if self.threads[0] == self.threads[1]:
@@ -99,7 +99,7 @@ def _pair(claim: Mapping[str, Any], name: str) -> list[Any]:
 
 
 class Found(NamedTuple):
-    """What came of a search: the reason that refuses, or what is known, and what was not looked at."""
+    """The result of a search: the reason to refuse, or a statement of what is known, and what was not looked at."""
 
     reason: str = ""
     known: str = ""
@@ -113,14 +113,14 @@ class Found(NamedTuple):
 
 
 class WatchedBuilds:
-    """A build service whose C++ products with OpenMP are watched. ``unknown``: why one is not."""
+    """A build service whose C++ products with OpenMP are watched. ``unknown``: why some are not."""
 
     def __init__(self, builds: BuildService) -> None:
         self._builds = builds
         self.unknown: list[str] = []
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
-        """Build as always, and again to be watched where threads are asked for."""
+        """Build as always. If the product asks for threads, build it again as a watched one."""
         plainly = self._builds.build(message, source)
         symbols = frozenset() if plainly.product is None else undefined_symbols(plainly.product)
         if plainly.product is None or not asks_for_threads(symbols):
@@ -141,7 +141,7 @@ class WatchedBuilds:
 
 
 class _Seen:
-    """What the calls of one search have shown so far."""
+    """The results of one search so far."""
 
     def __init__(self) -> None:
         self.notes = 0
@@ -150,7 +150,7 @@ class _Seen:
         self.perhaps: Race | None = None
 
     def add(self, reply: Mapping[str, Any]) -> Race | None:
-        """What one call has shown; a race that refuses, where there is one."""
+        """Add the reply to one call. Return a race that refuses, or None."""
         notes, regions, claims = reply.get("notes"), reply.get("regions"), reply.get("races")
         self.notes |= notes if type(notes) is int and 0 <= notes < 1 << 64 else 0
         self.regions += regions if type(regions) is int and 0 <= regions < 1 << 64 else 0
@@ -160,7 +160,7 @@ class _Seen:
         return next((race for race in races if not race.perhaps), None)
 
     def known(self, shapes: int) -> str:
-        """What can be said where nothing was found."""
+        """The statement of a search that found no race."""
         teams = " and ".join(str(threads) for threads, _ in _TEAMS)
         where = f"on {self.shapes} of {plural(shapes, 'shape')}, with teams of {teams} threads"
         if not self.regions:
@@ -169,17 +169,17 @@ class _Seen:
 
 
 def _asking_for_threads(side: Side) -> list[inline.BuildRequest]:
-    """What a worker had built of C++ that may run more threads than the one that calls it."""
+    """The build requests of a worker whose C++ products may run several threads."""
     products = (outcome.product for outcome in side.client.outcomes if outcome.product is not None)
     made = zip(side.client.built, products, strict=False)
     return [request for request, product in made if asks_for_threads(undefined_symbols(product))]
 
 
 class RaceStage:
-    """Searches candidates of one problem.
+    """Searches candidates of one problem for data races.
 
     Attributes:
-        most_threads: what torch has to say in the worker: scratch memory may be as large as that.
+        most_threads: the number of threads that torch must report in the worker, since it may size scratch memory.
     """
 
     most_threads = max(threads for threads, _ in _TEAMS)
@@ -194,13 +194,13 @@ class RaceStage:
         self._why_not = ""
 
     def build_beside(self, side: Side, thread: ThreadPoolExecutor, *, confirm: bool) -> Callable[[], None]:
-        """Have the products built that :meth:`run` will want, while ``side``, which has built its own, is checked.
+        """Begin to build what :meth:`run` needs, while ``side``, whose own builds are done, is checked.
 
         Args:
-            confirm: it is to be confirmed.
+            confirm: the candidate is to be confirmed.
 
         Returns:
-            What waits until that is done: nothing is built while anything is timed.
+            A function that waits for these builds, since nothing may be built while anything is timed.
         """
         self._why_not = self._reason_not_to(side, confirm=confirm)
         wanted = [] if self._why_not else _asking_for_threads(side)
@@ -212,7 +212,7 @@ class RaceStage:
         return wait
 
     def run(self, candidate: Candidate, side: Side, check_set: CheckSet) -> Found:
-        """Look for races where threads are asked for; ``side``, which has built the candidate's products, is frozen."""
+        """Look for races if a candidate's products ask for threads; ``side``, which built them, is frozen meanwhile."""
         if not _asking_for_threads(side):
             return Found()
         if self._why_not:
@@ -229,9 +229,9 @@ class RaceStage:
         return found
 
     def _reason_not_to(self, side: Side, *, confirm: bool) -> str:
-        """Why a candidate is not searched now; empty where it is.
+        """Why a candidate is not searched now; empty if it is.
 
-        An extension takes as long again to be built for it, mostly torch's headers, as its whole evaluation.
+        Building an extension to be watched takes as long as its whole evaluation, mostly for torch's headers.
         """
         settings = self._host.settings
         if settings.race_check == "never":
@@ -271,7 +271,7 @@ class RaceStage:
         return Found(reason, known, tuple(unknown))
 
     def _calls(self, side: Side, check_set: CheckSet, seen: _Seen) -> str:
-        """Calls on all shapes, small ones first; the reason that refuses, or an empty string.
+        """Call the worker on all shapes, small ones first. Return the reason to refuse, or an empty string.
 
         Raises:
             WorkerFailed: the worker died, raised or hung.
@@ -308,11 +308,11 @@ class RaceStage:
         side.thaw()
 
     def _lines(self, side: Side, race: Race) -> tuple[int, int]:
-        """The lines of the two accesses in the C++ source; 0 where one is not known."""
+        """The lines of the two accesses in the C++ source; 0 for an unknown one."""
         products = [outcome.product for outcome in side.client.outcomes if outcome.product is not None]
         if race.product >= len(products):
             return 0, 0
-        places = " ".join(hex(max(place - 1, 0)) for place in race.places)  # they are where calls return to
+        places = " ".join(hex(max(place - 1, 0)) for place in race.places)  # places are return addresses
         command = ["/bin/sh", "-c", f"addr2line -e /in/kernel.so {places}"]
         limits = Limits(wall_s=_LINES_S, allow_exec=True)
         done = self._host.sandbox.run(command, files={"kernel.so": products[race.product]}, limits=limits)

@@ -1,10 +1,10 @@
-"""Where a frozen worker stands: at the door, or in code of its own.
+"""Watches where a frozen worker was stopped: at the door, or in code of its own.
 
 A worker that is done with its calls waits in the door's library, where acknowledging and waiting are one function.
-While it is frozen the kernel shows where each of its tasks was stopped (``/proc/<pid>/task/<tid>/syscall``, see
-proc_pid_syscall(5)); the worker cannot notice that anybody looked. One that stands elsewhere speaks the door's protocol
-itself, works ahead, or has left threads behind. The door makes no system calls where anybody watches (see ``Side``), so
-that one in the middle of a call is not at the door either.
+While it is frozen, the operating system shows where each of its tasks was stopped (``/proc/<pid>/task/<tid>/syscall``,
+see proc_pid_syscall(5)). The worker cannot notice such a look. A worker that was stopped elsewhere speaks the door's
+protocol itself, works ahead, or has left threads behind. The door of a watched worker makes no system calls (see
+``Side``), so a worker in a system call is not at the door either.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 
 class Files(Protocol):
-    """What a worker was handed: the door's library, and products to run."""
+    """The files that a worker was handed: the door's library, and products to run."""
 
     door_files: frozenset[FileId]
     door_data: bytes
@@ -43,24 +43,24 @@ class Files(Protocol):
 
 
 class Watch:
-    """Looks at one worker."""
+    """Watches whether one worker rests at the door."""
 
     def __init__(self, pid: int, files: Files) -> None:
         self._pid = pid
         self._files = files
         self._rng = random.SystemRandom()
-        self._known: tuple[_Place, ...] = ()  # of the door, as last read
+        self._known: tuple[_Place, ...] = ()  # the door's mappings, as last read
         self._stack: int | None = None  # its stack pointer at the door, before any call
 
     def forget(self) -> None:
-        """It leaves the door, or comes to it anew."""
+        """Forget the stack: the worker leaves the door, or comes to it anew."""
         self._stack = None
 
     def arrived(self) -> bool:
-        """Whether the worker, frozen and not called yet, waits at the door; remembers how deep its stack is there.
+        """Whether the frozen worker waits at the door before its first call. Its stack pointer there is remembered.
 
-        It does where it has stood there twice, with the same stack: one that has just come may have stopped at the
-        door's first instruction, for a page fault. True as well where the kernel does not tell.
+        It must be seen there twice with the same stack: a worker that has just come may have stopped at the door's
+        first instruction, for a page fault. Also true if the operating system does not tell.
         """
         try:
             Path(f"/proc/{self._pid}/syscall").read_text()
@@ -75,7 +75,7 @@ class Watch:
         return at_door and before == self._stack
 
     def complaint(self) -> str:
-        """Why a frozen worker is not at rest; empty where it is, or where the kernel does not tell."""
+        """Why a frozen worker is not at rest; empty if it is, or if the operating system does not tell."""
         try:
             own = str(self._pid)
             tasks = os.listdir(f"/proc/{self._pid}/task")
@@ -100,7 +100,7 @@ class Watch:
         return self._changed()
 
     def _changed(self) -> str:
-        """Whether the door's code is not the code that was handed over: a worker can write over its copy."""
+        """A complaint if the door's code was changed, else empty: a worker can write over its copy of the code."""
         for place in self._known:
             wanted = self._files.door_data[place.offset : place.offset + place.end - place.start]
             try:
@@ -112,7 +112,7 @@ class Watch:
         return ""
 
     def _is_known(self, counter: int | None) -> bool:
-        """Whether a look at the memory map can be spared: mostly, where it was at the door by the last one."""
+        """Whether the memory map need not be read again: mostly so, if the task is at the door by the last reading."""
         at_door = counter is None or any(place.start <= counter < place.end for place in self._known)
         return at_door and self._rng.random() > _FULL_LOOKS
 
@@ -136,9 +136,9 @@ class _Stop(NamedTuple):
 
 
 def _stop(pid: int, task: str, *, in_calls: bool) -> _Stop | None:
-    """Of a stopped task; None where it runs, is gone or going, or is in a system call, unless asked for.
+    """Where a task was stopped; None if it runs, has ended, is ending, or is in a system call.
 
-    In a system call it is where the task goes on afterwards.
+    ``in_calls``: for a task in a system call, where it goes on afterwards instead of None.
     """
     try:
         fields = Path(f"/proc/{pid}/task/{task}/syscall").read_text().split()
@@ -147,4 +147,4 @@ def _stop(pid: int, task: str, *, in_calls: bool) -> _Stop | None:
     if not (len(fields) == 3 and fields[0] == "-1") and not (in_calls and len(fields) == 9):
         return None
     stack, counter = int(fields[-2], 16), int(fields[-1], 16)
-    return _Stop(stack, counter) if counter else None  # zeros, of one that was killed
+    return _Stop(stack, counter) if counter else None  # a task that was killed shows zeros

@@ -16,22 +16,20 @@ from kernelwright.evaluator.host.door import Meanwhile
 from kernelwright.evaluator.own.evidence import Shares, are_looked_up, is_compared, is_decided
 from kernelwright.evaluator.own.shares import Share
 
-_MOST_WINDOWS = 1000  # of known inputs: their calls are short where answers are kept,
-_WINDOW_S = 0.005  # and windows of a few of them end before a look that was begun in them: so they are made longer
+_MOST_WINDOWS = 1000  # of known inputs: their calls are short if answers are kept,
+_WINDOW_S = 0.005  # and windows of a few short calls end before a look that began in them: so windows are made longer
 _MOST_CALLS = 1 << 14
 _SAMPLED_S = 0.015
-_EMPTY_LOOKS = 3  # after which a worker cannot be sampled
+_EMPTY_LOOKS = 3  # looks without a sample, after which a worker counts as impossible to sample
 _SAMPLED_AT_MOST_S = 2.0  # for a machine so busy that the sampler hardly gets to run
-_SAMPLED_AGAIN_AT_MOST_S = (
-    8.0  # calls that only look an answer up are hardly ever caught, and long ones soon often enough
-)
+_SAMPLED_AGAIN_AT_MOST_S = 8.0  # calls that only look up an answer are rarely sampled, and long ones soon often enough
 _INTERVAL_US = 150
 
 
 def sample_shares(sampler: ShareSampler, side: Side, pool: Pool, plan: Plan, *, call_timeout_s: float) -> Shares:
-    """Let a worker, which waits frozen at the door, take calls while it is sampled; it is frozen again afterwards.
+    """Sample a worker that waits frozen at the door, over calls on new and on known inputs. It ends up frozen again.
 
-    Where it seems to keep answers all is done once more, and the second look counts.
+    If it seems to keep answers, it is sampled once more, and the second result counts.
 
     Raises:
         WorkerFailed: the worker died, raised or hung.
@@ -51,7 +49,7 @@ def sample_share(
     *,
     call_timeout_s: float,
 ) -> Share | None:
-    """The share over new inputs alone, by windows that do not count; for a worker that is frozen at the door.
+    """Sample a worker that waits frozen at the door, over calls on new inputs only. These windows are not timed.
 
     Args:
         enough: whether a share rests on enough samples.
@@ -100,10 +98,10 @@ def _gathered(
     seen_before: bool = False,
     looked_up: Callable[[], bool] = lambda: False,
 ) -> Share | None:
-    """What looks see together, until there is enough of it, or no time left; None where a few saw nothing.
+    """Repeat a look until its samples are enough or time is up, and return them together; None if a few saw nothing.
 
-    ``seen_before``: the worker can be sampled, so that looks which see nothing only say how short its calls are.
-    ``looked_up``: whether the lengths of calls tell by themselves, so that no more samples are wanted.
+    ``seen_before``: the worker can be sampled, so a look without samples only means that its calls are short.
+    ``looked_up``: whether the lengths of the calls already decide, so that no more samples are needed.
     """
     share, empty = None, 0
     deadline = time.monotonic() + (_SAMPLED_AGAIN_AT_MOST_S if seen_before else _SAMPLED_AT_MOST_S)
@@ -117,7 +115,7 @@ def _gathered(
 
 
 def _new_windows(side: Side, pool: Pool, plan: Plan, known: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Windows of inputs that were not there before, the last few of which ``known`` keeps."""
+    """Windows of new inputs. ``known`` keeps those windows whose inputs are still in the pool."""
     slots = np.random.default_rng().permutation(pool.slots)
     for order in np.split(slots, range(plan.calls, len(slots), plan.calls)):
         side.freeze()
@@ -138,9 +136,9 @@ def _burst(
     call_timeout_s: float,
     at_least_s: float = 0.0,
 ) -> Share | None:
-    """The share over windows of slots, until there is enough. How long each call took is added to ``lengths_ns``.
+    """The share over windows of slots, for a fixed time. The duration of each call is added to ``lengths_ns``.
 
-    ``at_least_s``: windows that are shorter reveal their slots again and again, each twice as often as the one before.
+    ``at_least_s``: while windows are shorter than this, each repeats its slots twice as often as the one before.
     """
     files, worker, capacity = frozenset(side.client.products), side.client.worker.pid, pool.variant.capacity()
     running = sampler.sampling(worker, own=files, waiting=side.client.door_files, mean_interval_us=_INTERVAL_US)

@@ -1,22 +1,22 @@
 """The share of time that a contestant spends in its own kernels, sampled from outside.
 
 The thread of the referee that drives calls through the door looks at the contestant at random moments: it stops each
-task that runs (ptrace, see ``share.c``), reads its instruction pointer and the top of its stack, and lets
-it go on. Afterwards the samples are attributed to what was mapped there.
+task that runs (ptrace, see ``share.c``), reads its instruction pointer and the top of its stack, and lets it go on.
+Afterwards each sample is attributed to the code that was mapped at its address.
 
-A sample in a helper (libc, libm, libgomp, ...) belongs to whoever called that: the helper's own call frame information
-says who (``_unwind.py``). Where there is none, as around the system call that starts a thread, the helper may have put
-nothing on its stack: then the first word there says. Else the sample goes to the first word, from the stack pointer
-upwards, that points into code which calls helpers. That is a guess: stack slots that nobody has written yet hold return
-addresses of calls long past, and a caller more than 4 KB up the stack is not found.
+A sample in a helper (libc, libm, libgomp, ...) belongs to the helper's caller. The helper's own call frame information
+tells the caller (``unwind.py``). Some code has none, such as the code around the system call that starts a thread. It
+may have put nothing on its stack; then the first word there tells the caller. Otherwise the sample goes to the first
+word, from the stack pointer upwards, that points into code which calls helpers. That is a guess: stack slots that were
+not written yet hold return addresses of past calls, and a caller more than 4 KB up the stack is not found.
 
-Threads are traced from their first instruction on: some live for less time than lies between two looks. The time
-in which the C library begins and ends a thread counts for the code that started it: the starter's registers and stack
-at that moment are kept beside the thread's samples.
+Threads are traced from their first instruction on, since some live for less time than passes between two looks. The
+time in which the C library begins and ends a thread counts for the code that started it: the starter's registers and
+stack at that moment are kept beside the thread's samples.
 
-What a contestant can do about it: lay out its stack as it likes; write over a library's code in its own memory, which
-still counts as that library; notice that it is sampled (each sample takes tens of microseconds; where it shares the
-referee's pid namespace it also reads the tracer's id in its own status), and behave differently meanwhile.
+A contestant can falsify this. It can lay out its stack as it likes. It can write over a library's code in its own
+memory, which still counts as that library. It can notice that it is sampled, and behave differently meanwhile: each
+sample takes tens of microseconds, and in the referee's pid namespace its own status shows the tracer's id.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kernelwright.evaluator.own.shares import Share
 FileId = tuple[int, int]  # (st_dev, st_ino)
 
 
-# Samples kept; of more, a random choice: 0.8% standard error at worst. Each takes 4 KB, those of young threads 8 KB.
+# Samples kept; of more, a random choice: 0.8% standard error at worst. Each takes 4 KB, in a young thread 8 KB.
 _CAPACITY: Final = 4096
 _STACK_AT, _PLACE_WORDS = 34, 34 + 512  # see Place in share.c
 _ROW_WORDS = 2 * _PLACE_WORDS  # a sample: where the task was, and where its starter was
@@ -65,14 +65,14 @@ _PATIENCE_S: Final = 10.0
 
 
 class _Kind(enum.Enum):
-    """Whom executable memory belongs to."""
+    """The owner of executable memory."""
 
     OWN = enum.auto()
     WAITING = enum.auto()
     LIBRARY = enum.auto()
     PYTHON = enum.auto()
     OTHER = enum.auto()
-    HELPER = enum.auto()  # works for whoever calls it
+    HELPER = enum.auto()  # works for its caller
     TEAM = enum.auto()  # an OpenMP runtime: works for its caller, or waits for work
 
 
@@ -92,7 +92,7 @@ _PYTHON_NAME: Final = re.compile(r"(libpython3|libffi|libtorch_python|libc10)\b"
 
 
 class _Places:
-    """Which directories of this machine hold what. A contestant can write to none of them."""
+    """Classifies files by the directory of this machine that holds them. A contestant can write to none of these."""
 
     def __init__(self) -> None:
         torch = importlib.util.find_spec("torch")
@@ -102,7 +102,7 @@ class _Places:
         self._trusted = _directories([sys.prefix, sys.base_prefix, *torch_homes, *_SYSTEM_DIRECTORIES])
 
     def kind(self, path: str) -> _Kind:
-        """What a mapped file is, by where it lies and by its name."""
+        """The kind of a mapped file, by its directory and its name."""
         name = os.path.basename(path)
         if path in ("[vdso]", "[vsyscall]"):
             return _Kind.HELPER
@@ -132,7 +132,7 @@ class _Region(NamedTuple):
     offset: int
 
     def part(self, start: int, end: int) -> _Region:
-        """What of it lies between two addresses."""
+        """The part of the region between two addresses."""
         return self._replace(start=start, end=end, offset=self.offset + start - self.start)
 
 
@@ -148,7 +148,7 @@ class _Memory:
         self._mappings: set[bytes] = set()
 
     def read(self, pid: int) -> None:
-        """Add what is mapped now; nothing where the process has ended, and no more than any honest one maps."""
+        """Add the current mappings, but no more than any honest process has. Does nothing if the process has ended."""
         try:
             lines = Path(f"/proc/{pid}/maps").read_bytes().split(b"\n")
         except OSError:
@@ -192,7 +192,7 @@ class _Memory:
 
 
 class _Attribution:
-    """Says for whom the processor worked when a sample was taken."""
+    """Attributes each sample to the code that the processor worked for."""
 
     def __init__(self, regions: Sequence[_Region]) -> None:
         self._regions = regions
@@ -200,13 +200,13 @@ class _Attribution:
         self._frames: dict[str, CallFrames | None] = {}
 
     def kind(self, sample: np.ndarray) -> _Kind:
-        """The kind of code that a sample belongs to; HELPER and TEAM where that works for nobody known."""
+        """The kind of code that a sample belongs to; HELPER or TEAM if its caller is unknown."""
         kind = self._kind(sample[:_PLACE_WORDS])
         origin = sample[_PLACE_WORDS:]
         return self._kind(origin) if kind is _Kind.HELPER and origin[1 + IP] else kind
 
     def _kind(self, place: np.ndarray) -> _Kind:
-        """The kind of code that a task works for which is at a place."""
+        """The kind of code that a task at a place works for."""
         stack = place[_STACK_AT : _STACK_AT + int(place[0])]
         registers = tuple(int(value) for value in place[1:_STACK_AT])
         frame = Frame(registers, registers[SP], stack)
@@ -243,9 +243,9 @@ class _Attribution:
         return frames.caller(region.offset + address - region.start, frame)
 
     def _caller_of_leaf(self, frame: Frame) -> Frame | None:
-        """Who called code that has put nothing on its stack, as around system calls that start a thread.
+        """The caller of code that has put nothing on its stack, as around system calls that start a thread.
 
-        None where the return address does not lead into a helper: then it is guessed, by the same word before others.
+        None if the return address does not lead into a helper. Then :meth:`_guess` tries the same word first.
         """
         address = frame.return_address_of_leaf()
         region = None if frame.called or address is None else self._region(address)
@@ -272,7 +272,7 @@ def _share(samples: np.ndarray, regions: Sequence[_Region]) -> Share | None:
     """Fractions over samples: (count, :data:`_ROW_WORDS`) uint64, as ``share.c`` lays them out."""
     attribution = _Attribution(regions)
     counts = Counter(attribution.kind(sample) for sample in samples)
-    total = len(samples) - counts[_Kind.WAITING] - counts[_Kind.TEAM]  # a team that works for nobody waits
+    total = len(samples) - counts[_Kind.WAITING] - counts[_Kind.TEAM]  # a team without a caller waits
     if total == 0:
         return None
     own, library, python = (counts[kind] for kind in (_Kind.OWN, _Kind.LIBRARY, _Kind.PYTHON))
@@ -319,7 +319,7 @@ class ShareSampler:
     ) -> Sampling:
         """Samples of the process ``pid`` while it answers calls; see :meth:`Sampling.over`.
 
-        Nobody else may wait for the process meanwhile (``waitpid`` would be told of its stops), nor trace it.
+        No other code may wait for the process meanwhile (``waitpid`` would report its stops), or trace it.
 
         Args:
             own: (st_dev, st_ino) of the build products that it was given.
@@ -348,15 +348,15 @@ class Sampling:
         self._failure: BaseException | None = None
 
     def over(self, calls: Callable[[Meanwhile | None], None]) -> None:
-        """Sample while ``calls`` runs, in a thread of its own, and does what its :class:`Meanwhile` asks for.
+        """Run ``calls`` in a thread of its own, and sample as often as it calls its :class:`Meanwhile`.
 
-        One thread both makes the calls and looks, so that neither takes the processor from the other: where the
-        sampler had to wait for a pause of the calls, it would see the process always at the same place. Where the
-        process cannot be traced, the calls are made all the same, with None.
+        One thread both makes the calls and samples, so that neither takes the processor from the other. A sampler that
+        waits for a pause of the calls always sees the process at the same place. If the process cannot be traced,
+        ``calls`` is run with None.
 
         Raises:
             Exception: what ``calls`` raises.
-            MachineError: the kernel does not let the process go.
+            MachineError: the operating system does not end the tracing.
         """
         thread = threading.Thread(target=self._work, args=(calls,), name=f"share-{self._pid}")
         thread.start()
@@ -369,15 +369,15 @@ class Sampling:
 
     def _await_release(self, tracer: int | None) -> None:
         deadline = time.monotonic() + _PATIENCE_S
-        while _traced_by(tracer, self._pid):  # the kernel lets go while the thread's last instructions run
+        while _traced_by(tracer, self._pid):  # tracing ends while the thread's last instructions run
             if time.monotonic() > deadline:
                 raise MachineError("a sampled worker remains traced", hint="run the job again")
             time.sleep(0.0002)
 
     def result(self) -> Share | None:
-        """Where the process spent its time, after :meth:`over` has returned.
+        """The shares of the process's time, once :meth:`over` has returned.
 
-        None where it could not be traced, or did nothing but wait while it was sampled; ``reason`` then says so.
+        None if it could not be traced, or only waited while it was sampled; ``reason`` then says so.
         """
         if self.reason:
             return None

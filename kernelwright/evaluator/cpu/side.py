@@ -1,7 +1,7 @@
-"""One live worker with its door: what the referee does with a candidate, a twin, or a worker of its own while timing.
+"""One live worker with its door: a candidate, a twin, or a worker of the referee's own.
 
-A side is frozen whenever it is not its turn, so that it can neither compute ahead nor disturb another one, nor watch
-the referee prepare its data.
+A side is frozen whenever it is not its turn. So it can neither compute ahead, nor disturb another side, nor watch the
+referee prepare its data.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from kernelwright.sandbox import SharedMemory
 
 SETUP_TIMEOUT_S = 60.0
 _UNTIL_IT_COMES_S = 0.0002
-_DYING_S = 0.25  # within which a killed worker is gone, large as it may be
+_DYING_S = 0.25  # a killed worker is gone within this time, however large it is
 _NAME_CHARS = 80  # of a name that a worker tells
 
 
 class Reading(NamedTuple):
-    """What a call of a trusted worker reads: inputs by their positions, in one stream or in four abreast."""
+    """The inputs that a call of a trusted worker reads, by position, in one stream or in four abreast."""
 
     positions: Sequence[int]
     abreast: bool
@@ -42,12 +42,12 @@ class Side:
     Attributes:
         name: role, as timing samples name it.
         client: the worker's socket.
-        door: where its calls are revealed.
+        door: reveals its calls.
         frozen: whether it is stopped at the moment.
     """
 
     def __init__(self, name: str, client: Client, door: Door, *, watched: bool = False) -> None:
-        """``watched``: after each window, see whether it rests at the door (where it does not yield the core there)."""
+        """``watched``: after each window, see whether it rests at the door, unless the door yields the core."""
         self.name = name
         self.client = client
         self.frozen = False
@@ -57,7 +57,7 @@ class Side:
         self._pool: Pool | None = None
         self._written: SharedMemory | None = None
         self._places: list[Place] | None = None
-        self.renamed: list[tuple[str, str]] = []  # names of the reference's tensors and its own, found by order alone
+        self.renamed: list[tuple[str, str]] = []  # reference's and own tensor names, matched by order
 
     # ------------------------------------------------------------------------------------------ setting up
 
@@ -93,7 +93,7 @@ class Side:
                 required=list(variant.required),
             )
         self.renamed = _pairs(reply.get("renamed"))
-        if not variant.plan.buffers:  # those are put back before each call, to what the worker believes
+        if not variant.plan.buffers:  # else the worker itself puts them back before each call
             needed = [spec.name in variant.required for spec in variant.state]
             self._places = places_from_claims(reply.get("places"), variant.state, needed)
             if not may_write(self.client.worker.pid):
@@ -103,12 +103,12 @@ class Side:
                 raise WorkerFailed(Failure("fault", "weights", message), self.name)
 
     def enter(self, pool: Pool, *, only_reading: Reading | None = None) -> None:
-        """Map the slots of ``pool``, unless they are mapped, and go to the door; it stays there running.
+        """Map the slots of ``pool``, unless they are mapped, and send the worker to the door. It keeps running there.
 
-        ``only_reading``: what a call reads, and does nothing else (a trusted worker's floor).
+        ``only_reading``: the inputs that calls read without doing anything else (a trusted worker's floor).
 
         Raises:
-            WorkerFailed: it did not.
+            WorkerFailed: it fails to map them or to come.
         """
         if self._pool is not pool or only_reading is not None:
             self.map(pool)
@@ -121,10 +121,10 @@ class Side:
             self._see_arrive(self._watch)
 
     def _see_arrive(self, watch: Watch) -> None:
-        """Freeze it when it has come to the door and thaw it there; nothing was revealed yet.
+        """Wait until the worker has come to the door, before anything is revealed. Each look freezes and thaws it.
 
         Raises:
-            WorkerFailed: it dies, or does not come.
+            WorkerFailed: it dies, or does not come in time.
         """
         deadline = time.monotonic() + SETUP_TIMEOUT_S
         watch.forget()
@@ -140,10 +140,10 @@ class Side:
             time.sleep(_UNTIL_IT_COMES_S)
 
     def map(self, pool: Pool) -> None:
-        """Have it map the slots of ``pool``.
+        """Have the worker map the slots of ``pool``.
 
         Raises:
-            WorkerFailed: it did not.
+            WorkerFailed: it fails to.
         """
         fds, written_stride = [pool.memory.fd], pool.variant.written_bytes
         self._drop_written()
@@ -163,7 +163,7 @@ class Side:
         self._pool = pool
 
     def leave(self, *, timeout_s: float) -> None:
-        """Out of the door and back to the socket.
+        """Call the worker from the door back to its socket.
 
         Raises:
             WorkerFailed: it does not come.
@@ -203,7 +203,7 @@ class Side:
         return window
 
     def _object(self, watch: Watch) -> None:
-        """Refuse a worker that does not rest, and not one that somebody kills: it stands anywhere while it dies.
+        """Fail a worker that does not rest. A worker that is being killed may stop anywhere, so it is waited for first.
 
         Raises:
             WorkerFailed: it does not rest, or died.
@@ -213,16 +213,16 @@ class Side:
             raise WorkerFailed(Failure("fault", "door", complaint), self.name)
 
     def _see_alive(self) -> None:
-        """Give a worker that is being killed the time to be gone.
+        """Give a worker that is being killed the time to end.
 
         Raises:
-            WorkerFailed: it is.
+            WorkerFailed: it has ended.
         """
         self.client.worker.wait(_DYING_S)
         self.client.check_alive("forward")
 
     def copy_written(self, slots: np.ndarray) -> None:
-        """Give it the inputs of ``slots`` that calls write to, while it is frozen."""
+        """Give the frozen worker its own copy of those inputs in ``slots`` that calls write to."""
         if self._written is not None and self._pool is not None:
             self._pool.copy_written(self._written, slots)
 
@@ -232,10 +232,10 @@ class Side:
         return self._places is not None
 
     def put_weights(self, drawn: np.ndarray) -> None:
-        """Write weights of any values, (state bytes,) uint8, while it is frozen: no code of its own runs.
+        """Write any weights, (state bytes,) uint8, into the frozen worker: none of its code runs.
 
         Raises:
-            WorkerFailed: the worker died, or has no tensors where it says.
+            WorkerFailed: the worker died, or its tensors are not where it says.
         """
         assert self._pool is not None
         assert self._places is not None
@@ -248,12 +248,12 @@ class Side:
             raise WorkerFailed(failure, self.name) from None
 
     def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
-        """Rewrite the weights, off the clock, so do it before the slots are filled; it is frozen afterwards.
+        """Rewrite the weights, off the clock and thus before the slots are filled. The worker is frozen afterwards.
 
-        Where buffers are written by calls the worker does it itself, since it puts those back before each call.
+        If calls write buffers, the worker does this itself, since it puts buffers back before each call.
 
         Raises:
-            WorkerFailed: the worker died, raised or hung, or has no tensors where it says.
+            WorkerFailed: the worker died, raised or hung, or its tensors are not where it says.
         """
         assert self._pool is not None
         if self.writable:
@@ -267,10 +267,10 @@ class Side:
             self.freeze()
 
     def freeze(self) -> None:
-        """Stop all its tasks, if it lives.
+        """Stop all tasks of the worker, if it lives.
 
         Raises:
-            WorkerFailed: they do not stop (a system call that cannot be interrupted); it was killed.
+            WorkerFailed: they do not stop (a system call that cannot be interrupted). The worker was killed.
         """
         if self.frozen or not self.client.worker.alive():
             return
@@ -283,13 +283,13 @@ class Side:
         self.frozen = True
 
     def thaw(self) -> None:
-        """Let it run on."""
+        """Let the worker run on."""
         if self.frozen:
             self.client.worker.thaw()
             self.frozen = False
 
     def end(self) -> None:
-        """Kill the worker and give back what it had."""
+        """Kill the worker, close its door and free its memory."""
         self.client.close()
         self.door.close()
         self._drop_written()
@@ -301,7 +301,7 @@ class Side:
 
 
 def _pairs(claim: Any) -> list[tuple[str, str]]:
-    """Pairs of names as a worker tells them, which may be anything."""
+    """Pairs of names out of a worker's claim, which may be anything."""
     pairs = claim if isinstance(claim, list) else []
     told = (pair for pair in pairs if isinstance(pair, list) and len(pair) == 2)
     return [(readable(one)[:_NAME_CHARS], readable(other)[:_NAME_CHARS]) for one, other in told]

@@ -1,7 +1,7 @@
-"""Weights of a frozen worker, written by the referee: what it would copy itself it could also look at meanwhile.
+"""The referee writes weights into a frozen worker: a worker that copied them itself could inspect them meanwhile.
 
-A worker tells once where its parameters and buffers lie. Whatever is written there later comes without any code of its
-own being run, so that what it wants to know of new weights it has to find out in its calls.
+A worker tells once where its parameters and buffers lie. Later writes run none of its code, so it can learn about new
+weights in its calls only.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _END_OF_USER_SPACE = 1 << 47
 
 
 class Place(NamedTuple):
-    """Where a worker says that one tensor of the state lies, and how."""
+    """The address and the layout that a worker claims for one tensor of the state."""
 
     address: int
     spec: wire.TensorSpec
 
 
 def places_from_claims(claims: Any, specs: Sequence[wire.TensorSpec], given: Sequence[bool]) -> list[Place] | None:
-    """What a worker's reply says, which may be anything; None where some tensor cannot be written from outside.
+    """The places out of a worker's reply, which may be anything; None if a tensor cannot be written from outside.
 
     Args:
-        specs: the state as the reference has it. given: which of it the worker has to have.
+        specs: the state as the reference has it. given: which of its tensors the worker has to have.
     """
     if not isinstance(claims, list) or len(claims) != len(specs):
         return None
@@ -61,7 +61,7 @@ def are_dense(specs: Sequence[wire.TensorSpec]) -> bool:
 
 
 def may_write(pid: int) -> bool:
-    """Whether the kernel lets us write into a worker."""
+    """Whether the operating system lets the referee write into a worker."""
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC))
     except OSError:
@@ -70,9 +70,9 @@ def may_write(pid: int) -> bool:
 
 
 def mixed(specs: Sequence[wire.TensorSpec], draws: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """One of the draws, (state bytes,) uint8, with some numbers of another: one of one tensor, a hundredth, or half.
+    """One of the draws, (state bytes,) uint8, with numbers of another one: a single number, a hundredth, or half.
 
-    So nobody learns from a few draws by what they are told apart.
+    So a worker cannot learn from a few draws how to tell draws apart.
     """
     first, second = rng.choice(len(draws), 2, replace=False)
     result: np.ndarray = draws[first].copy()
@@ -96,7 +96,7 @@ def write_state(pid: int, places: Sequence[Place], specs: Sequence[wire.TensorSp
         specs: the state's layout in ``drawn``, (state bytes,) uint8; ``places`` are named like them.
 
     Raises:
-        OSError: there is no memory where the worker says that it has its tensors.
+        OSError: there is no memory at an address that the worker claims.
     """
     by_name = {spec.name: spec for spec in specs}
     memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
@@ -108,7 +108,7 @@ def write_state(pid: int, places: Sequence[Place], specs: Sequence[wire.TensorSp
 
 
 def _values(drawn: np.ndarray, spec: wire.TensorSpec, theirs: wire.TensorSpec) -> bytes:
-    """The bytes of one tensor, in the order in which the worker keeps them."""
+    """The bytes of one tensor, in the worker's own layout."""
     raw = np.ascontiguousarray(drawn[spec.offset : spec.offset + spec.span_bytes])
     if spec.stride == theirs.stride or spec.elements <= 1:
         return raw.tobytes()

@@ -40,31 +40,31 @@ _LONG_WINDOW_MS = 10.0
 _SLOTS_PER_CALL = 4
 _STRAY = 2.0  # a timed output may stray this many times the budget of a check: two low-precision outputs are compared
 _RESERVE_PAUSE = 0.4  # share of turns without a trial of the reserve
-_SLOW_READ = 2.0  # times as long as the twin's outputs of the same size take to be read
+_SLOW_READ = 2.0  # a slow read takes this many times as long as the twin's outputs of the same size
 _SLOW_READ_NS = 5_000.0
 _COLD_NS_PER_BYTE = 0.25  # outputs of a call of milliseconds have left the caches: 4 GB/s, from memory
 _COLD_SHARE = 0.03  # and never more than this share of a call
 _SLOW_TURNS = 0.25  # share of turns in which a disturbed machine may read an honest candidate's outputs so slowly
 _SURELY = 1e-4
-_MIXED_WEIGHTS = 0.75  # share of turns with weights that no other turn has, of those without the first draw
+_MIXED_WEIGHTS = 0.75  # of turns without the first draw, the share whose weights no other turn has
 _FLIPS = 0.005  # share of integer outputs that may differ from the reference's own, which rounds as well
-_FLIPS_OF_ROUNDED = 4.0  # at most so many times the share that rounding flips in the check's trials
-# So many indices, or their share, may differ in so many outputs of a process: a tie among the eight largest of 256
-# values comes once in about 2,300 outputs, and one tie can make two differences. Three in 75 outputs: 6e-6.
+_FLIPS_OF_ROUNDED = 4.0  # at most this many times the share that rounding flips in the check's trials
+# Ties may change this many indices, or this share, in this many outputs of a process. A tie among the eight largest of
+# 256 values comes once in about 2,300 outputs and can make two differences. Three in 75 outputs: probability 6e-6.
 _TIED = 2
 _TIED_SHARE = 0.05
 _TIED_OUTPUTS = 2
 
 
 class Plan(NamedTuple):
-    """How long a window is: ``calls`` a window over a pool of ``slots``."""
+    """The length of a window: ``calls`` over a pool of ``slots``."""
 
     calls: int
     slots: int
 
 
 def plan(fastest_ms: float, slowest_ms: float, window_ms: float, slot_bytes: int, pool_bytes: int) -> Plan:
-    """At least ``window_ms`` for the fastest side, 32 calls where the slowest allows, the pool within its bytes."""
+    """Windows of ``window_ms`` or more for the fastest side, 32 calls if the slowest allows, within ``pool_bytes``."""
     calls = max(
         math.ceil(window_ms / max(fastest_ms, 1e-6)),
         min(_MANY_CALLS, math.ceil(_LONG_WINDOW_MS / max(slowest_ms, 1e-6))),
@@ -103,7 +103,7 @@ class Comparison:
         *,
         redraws: Redraws | None = None,
     ) -> None:
-        """``redraws``: where outputs are random, so that only their size is compared, and whether they are new."""
+        """``redraws``: given if outputs are random. Then only their size is compared, and whether they are new."""
         self._outputs = outputs
         self._trials: dict[str, Trial] = {}
         for trial in trials:
@@ -112,7 +112,7 @@ class Comparison:
         self._limits: dict[tuple[str, int], tuple[float, float]] = {}  # norm and maximum of a scale
         self.tolerance_scale = tolerance_scale
         self._redraws = redraws
-        self._sizes: dict[tuple[str, int], tuple[float, float]] = {}  # how far apart sizes of random outputs may lie
+        self._sizes: dict[tuple[str, int], tuple[float, float]] = {}  # limits of sizes of random outputs
         self._rounded: dict[int, float] = {}
         self._tied_outputs = 0
 
@@ -160,8 +160,8 @@ class Comparison:
         """Whether integers agree.
 
         Args:
-            rounded: share of them that rounding could flip in the check's trials; None for indices. Of equal values any
-                index is right, but those are rare in normal data and in uniform data.
+            rounded: share of them that rounding could flip in the check's trials; None for indices. Any index of
+                equal values is right, but equal values are rare in normal and in uniform data.
         """
         if rounded is None and not (is_normal(label) or label == "uniform"):
             return True
@@ -203,11 +203,11 @@ def _within(ours: np.ndarray, theirs: np.ndarray, norm: float, largest: float) -
 
 
 class ReadTimes:
-    """How long a candidate's outputs take to be read, beside the reference's, over all turns of its judgement.
+    """Compares how long outputs of candidate and reference take to read, over all turns of a judgement.
 
-    Outputs that take long were not there yet: whoever returns such a thing computes while it is read. A disturbed
-    machine makes some turns slow as well, so that it is the share of slow turns that tells. Outputs of long calls have
-    left the caches when they are read: 128 KB of a softmax of 1.5 ms take 16 to 55 us longer than those of one of 0.3.
+    Outputs that are slow to read were not ready: the candidate computes them while they are read. A disturbed machine
+    makes some turns slow as well, so the share of slow turns decides. Outputs of long calls have left the caches when
+    they are read: 128 KB of a softmax of 1.5 ms take 16 to 55 us longer than those of a softmax of 0.3 ms.
     """
 
     def __init__(self) -> None:
@@ -217,11 +217,11 @@ class ReadTimes:
 
     @property
     def doubtful(self) -> bool:
-        """Whether most turns were slow: an honest candidate's share sinks as turns are added, any other is refused."""
+        """Whether most turns were slow. With more turns an honest candidate's share falls; any other is refused."""
         return 2 * self._slow > self._turns
 
     def wrong(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
-        """Count one turn, the candidate's window and the reference's; a status once slow turns are surely too many."""
+        """Count one turn of candidate and reference. Return a status once slow turns are surely too many."""
         size, other = (
             float(np.median([sum(c.data.size for c in o) for o in w.outputs.values()])) for w in (ours, theirs)
         )
@@ -237,7 +237,7 @@ class ReadTimes:
 
 
 class Turns:
-    """Takes turns of ``sides`` over ``pool``. ``sides[0]`` is the candidate; ``eager`` is what it is compared with."""
+    """Takes turns of ``sides`` over ``pool``. ``sides[0]`` is the candidate, compared with ``eager``."""
 
     def __init__(
         self,
@@ -266,10 +266,10 @@ class Turns:
         self._read_times = read_times
 
     def turn(self, pair: int, process: int, phase: Literal["search", "confirm", "control"]) -> Turn:
-        """One turn.
+        """Take one turn.
 
         Raises:
-            WorkerFailed: a side failed; its ``client`` tells which.
+            WorkerFailed: a side failed; ``worker`` names it.
         """
         slots, reads = secret_calls(self._rng, self._plan, self._pool.slots)
         weights = self._change_weights()
@@ -297,13 +297,13 @@ class Turns:
         return Turn(latency, tuple(samples), wrong)
 
     def apart(self, look: Callable[[Side, Pool, Plan], Seen]) -> Seen:
-        """What a look at the candidate finds between two turns, frozen before and after it."""
+        """Look at the candidate between two turns and return what ``look`` finds. The candidate is frozen before."""
         side = self._sides[0]
         side.freeze()
         return look(side, self._pool, self._plan)
 
     def _change_weights(self) -> int | None:
-        """Other weights for all sides: the number of the draw that they have now, None where it is a mixture of two."""
+        """Give all sides other weights. Return the number of their draw, or None for a mixture of two draws."""
         variant, draw = self._pool.variant, int(self._rng.integers(max(len(self._pool.variant.weights), 1)))
         if len(variant.weights) < 2:
             return 0
@@ -318,7 +318,7 @@ class Turns:
         return draw
 
     def _place_reserve(self, slots: np.ndarray, reads: np.ndarray) -> dict[int, int]:
-        """Put a trial of the reserve, now and then, where an output will be read; which one, by its call."""
+        """Now and then, put a trial of the reserve where an output will be read. Return its number, by its call."""
         if not self._reserve or self._rng.random() < _RESERVE_PAUSE:
             return {}
         known = {int(self._rng.choice(reads)): int(self._rng.integers(len(self._reserve)))}
@@ -353,9 +353,9 @@ class Turns:
         return self._read_times.wrong(windows[self._sides[0].name], windows["eager"])
 
     def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
-        """Outputs where those of the call before lay, which their user would lose, as the reference's do not lie.
+        """A refusal if outputs overwrite those of the call before, which their user loses, and the reference's do not.
 
-        A worker lets go of a result only once it has the next one, so that fresh memory cannot be the same memory.
+        A worker frees a result only once it has the next one, so freshly allocated memory cannot be the same memory.
         """
         ours, theirs = windows[self._sides[0].name].outputs, windows["eager"].outputs
         for call in ours.keys() & {k - 1 for k in ours}:

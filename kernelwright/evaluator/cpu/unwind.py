@@ -1,4 +1,4 @@
-"""Who called a function of an installed library: one frame up, by the library's own call frame information.
+"""Finds the caller of a function of an installed library, by the library's own call frame information.
 
 Compilers describe for every instruction where the caller's frame lies and where its registers were saved (DWARF 5,
 section 6.4; ``.eh_frame`` and its search table as in the Linux Standard Base). The stack and the registers are those of
@@ -47,7 +47,7 @@ _FIXED: Final = {"1": "<B", "2": "<H", "4": "<I"}
 
 
 class UnknownCaller(Exception):
-    """There is no call frame information here, or it leads to what is not known."""
+    """There is no call frame information here, or it needs a value that is not known."""
 
 
 class Frame(NamedTuple):
@@ -63,19 +63,19 @@ class Frame(NamedTuple):
     called: bool = False
 
     def word(self, address: int) -> int | None:
-        """What the stack holds at an address."""
+        """The stack's word at an address; None if it was not copied."""
         at, odd = divmod(address - self.stack_start, 8)
         return int(self.stack[at]) if not odd and 0 <= at < len(self.stack) else None
 
     def return_address_of_leaf(self) -> int | None:
-        """Where it returns to if it is a function that calls nobody and has put nothing on the stack."""
+        """The return address if the function is a leaf: it calls nothing and has put nothing on the stack."""
         if not _X86_64:
             return self.registers[_LINK]
         stack_pointer = self.registers[SP]
         return None if stack_pointer is None else self.word(stack_pointer)
 
     def caller_of_leaf(self) -> Frame:
-        """The frame there, with all registers as they are."""
+        """The frame that a leaf returns to, with all other registers unchanged."""
         registers = list(self.registers)
         registers[IP] = self.return_address_of_leaf()
         if _X86_64:
@@ -137,7 +137,7 @@ class _Cursor:
 
 
 class _Common(NamedTuple):
-    """What several functions' descriptions share (a CIE)."""
+    """The part that several functions' descriptions share (a CIE)."""
 
     code_align: int
     data_align: int
@@ -154,7 +154,7 @@ class CallFrames:
         """Read it.
 
         Raises:
-            UnknownCaller: the file cannot be read, or has none in the usual form.
+            UnknownCaller: the file cannot be read, or has no call frame information in the usual form.
         """
         try:
             self._data = Path(path).read_bytes()
@@ -166,10 +166,10 @@ class CallFrames:
     def caller(self, offset: int, frame: Frame) -> Frame | None:
         """The frame that called ``frame``, whose instruction pointer lies at ``offset`` in the file.
 
-        None where nobody did: the first function of a thread.
+        None for the first function of a thread, which has no caller.
 
         Raises:
-            UnknownCaller: it cannot be told.
+            UnknownCaller: the caller cannot be found.
         """
         try:
             address = self._address(offset) - frame.called

@@ -42,14 +42,14 @@ class Workers:
             side.end()
 
     def candidate(self, env: Mapping[str, str], builds: Builder | None = None, role: str = "candidate") -> Side:
-        """A fresh worker for a candidate or a rival; nothing is loaded yet. ``builds``: not the build service."""
+        """A fresh worker for a candidate or a rival; nothing is loaded yet. ``builds`` replaces the build service."""
         return self._start(role, builds=builds or self.host.builds, env=env)
 
     def bare(self, name: str) -> Side:
-        """A worker that has its door and holds no code but ours.
+        """A worker that has its door and holds only the referee's own code.
 
         Raises:
-            WorkerFailed: it does not come up.
+            WorkerFailed: it does not start.
         """
         side = self._start(name)
         try:
@@ -101,12 +101,12 @@ class Workers:
         return side
 
     def import_compiler(self) -> None:
-        """Have torch's compiler imported where workers are forked from, before one is wanted."""
+        """Have torch's compiler imported in the process that workers fork from, before a worker needs it."""
         with contextlib.suppress(SandboxError):
             self._start("compiler", compiles=True).end()
 
     def live_twin(self, name: str, check_set: CheckSet) -> Side:
-        """The kept twin of a baseline; started again where it died."""
+        """The kept twin of a baseline; started again if it died."""
         side = self._twins.get(name)
         if side is None or not side.client.worker.alive():
             self.drop(name)

@@ -1,4 +1,4 @@
-"""The clock of an accelerator, or of its rehearsal here: the CPU's turns, with outputs that stay on the device."""
+"""The clock of an accelerator or its rehearsal on the CPU: the CPU's turns, with outputs that stay on the device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POOLS = 4  # times as large as on the CPU: a GPU's caches are
 _EVENT_CALLS = 30
 _MOST_EVENT_MS = 1e6
 _EXAMINED_S = 300.0
-_EXAMINERS: WeakKeyDictionary[Host, Examiner] = WeakKeyDictionary()  # one for all problems: ceilings take seconds
+_EXAMINERS: WeakKeyDictionary[Host, Examiner] = WeakKeyDictionary()  # for all problems: ceilings take seconds
 
 
 class DeviceWorkers(Workers):
@@ -42,7 +42,7 @@ class DeviceWorkers(Workers):
         return DeviceSide(name, client, door, self.host.door_library)
 
     def probe(self) -> None:
-        """Let a fresh worker that holds no code but ours compute something on the device.
+        """Let a fresh worker that holds only the referee's own code compute something on the device.
 
         Raises:
             WorkerFailed: it cannot.
@@ -63,7 +63,7 @@ class DeviceClockwork(Clockwork):
         self._examiner = examiner
 
     def floor_ms(self, check_set: CheckSet, *, anew: bool = False) -> float:
-        """The least time that the device's measured ceilings allow; 0 where they are not known."""
+        """The least time in ms that the device's measured ceilings allow; 0 if they are not known."""
         ceilings = self._examiner.ceilings()
         if ceilings is None:
             return 0.0
@@ -74,7 +74,7 @@ class DeviceClockwork(Clockwork):
         return floor_ms(variant.bytes_moved, work, ceilings, working_set_bytes=self.pool_bytes(check_set)).ms
 
     def _room(self, variant: Variant) -> tuple[int, int]:
-        """The outputs of a window's calls are kept on the device, beside the pool."""
+        """As on the CPU, with the outputs of a window's calls, which the device keeps beside the pool."""
         slot_bytes, pool_bytes = super()._room(variant)
         outputs = sum(spec.span_bytes for spec in variant.outputs)
         return slot_bytes + outputs, pool_bytes * (_POOLS if self._device.is_gpu else 1)
@@ -83,7 +83,7 @@ class DeviceClockwork(Clockwork):
 class DeviceClock(CpuClock):
     """Checks and times candidates of one problem on a device.
 
-    What it times is not confirmed yet: inputs reach the device before a window begins, and a device cannot be frozen.
+    Its timings are not confirmed yet: inputs reach the device before a window begins, and a device cannot be frozen.
     """
 
     may_confirm = False
@@ -107,19 +107,19 @@ class DeviceClock(CpuClock):
         return DeviceClockwork(self._instruments, self.workers, problem, self._examiner)
 
     def own_shares(self, side: Side, windows: tuple[Pool, Plan]) -> Shares:
-        """Nothing: a worker's samples say nothing about its device. Its profiler is asked when a call is traced."""
+        """No shares: samples of a worker say nothing about its device. A traced call asks its profiler instead."""
         return Shares(None, None)
 
     def share_between(self, turns: Turns, settled: Callable[[Share], bool]) -> Share | None:
-        """Nothing: a profiler would be part of what is timed."""
+        """None: a profiler would run inside the timed calls."""
         return None
 
     def state(self) -> dict[str, str]:
-        """What the device says of its clocks, temperature and power now."""
+        """The device's clocks, temperature and power now."""
         return read_state(self.device)
 
     def own_times(self, side: Side) -> str:
-        """What a candidate's own process measures: told beside the referee's time, and of no consequence."""
+        """The time that a candidate's own process measures: shown beside the referee's time, and decides nothing."""
         try:
             side.leave(timeout_s=self._timeout_s)  # it still waits at the door
             reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
@@ -130,7 +130,7 @@ class DeviceClock(CpuClock):
         return f"{statistics.median(times):.4g} ms by events of its own process: a claim" if times else ""
 
     def see_works(self) -> None:
-        """See whether the device still computes, before the next candidate gets it.
+        """Check that the device still computes, before the next candidate gets it.
 
         Raises:
             MachineError: it does not.
@@ -144,11 +144,11 @@ class DeviceClock(CpuClock):
             ) from None
 
     def faults(self, winner: Winner) -> Faults:
-        """What memcheck and racecheck object to, and which of them did not work."""
+        """The findings of memcheck and racecheck, and which of the two did not work."""
         return self._examiner.faults_of(winner)
 
     def explain(self, winner: Winner, static: Profile | None, *, replay: bool) -> Profile | None:
-        """What limits a winner, by hardware counters and by what its compiler says; None without ``replay``."""
+        """What limits a winner, by hardware counters and its compiler's report; None without ``replay``."""
         if not replay:
             return None
         return self._examiner.profile(winner, static, working_set_bytes=self.clockwork.pool_bytes(winner.check_set))

@@ -1,9 +1,9 @@
-"""Looks at a winner with the tools of a GPU, each in a sandbox of its own, after it has passed.
+"""Examines a winner, a candidate that has passed, with the tools of a GPU, each in a sandbox of its own.
 
-ncu and compute-sanitizer put themselves into the process that they look at, and want permissions that a contestant does
-not get; so they never run while anything is timed, and they may be missing or refused, which costs a rung and no
-verdict. A candidate can notice them, and can write to the file that they write to: what they find counts against it,
-what they do not find proves nothing.
+ncu and compute-sanitizer inject themselves into the process, and need permissions that a contestant does not get. So
+they never run while anything is timed. They may be missing or refused: then the profile is poorer, and the verdict
+stays. A candidate can notice them, and can write to their report file. So their findings count against it, and the
+absence of findings proves nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOOKS: tuple[sanitizer.Tool, ...] = ("memcheck", "racecheck")
 _REPORT = "/job/report"
 _SKIPPED_LAUNCHES, _PROFILED_LAUNCHES = 4, 12
 _PROFILED_CALLS = 6  # of a forward, for hardware counters
-_ENDED = 97  # by the tool's own exit status in our script, so that a report is read in any case
+_ENDED = 97  # exit status of the script without a report; the tool's own status is ignored
 
 
 class Examiner:
@@ -62,7 +62,7 @@ class Examiner:
         self._asked_for_ceilings = False
 
     def ceilings(self) -> GpuCeilings | None:
-        """What the device can do at most, the best of two processes; kept. None where it cannot be measured."""
+        """The device's measured peak rates, the best of two processes; kept. None if they cannot be measured."""
         if not self._asked_for_ceilings:
             self._ceilings, self._asked_for_ceilings = self._found_ceilings(), True
         return self._ceilings
@@ -85,7 +85,7 @@ class Examiner:
     def counters(
         self, files: Mapping[str, bytes], kernels: Collection[str]
     ) -> tuple[ncu.KernelCounters, ...] | ncu.NcuFailedError:
-        """Hardware counters of own kernels, or why there are none."""
+        """Hardware counters of the candidate's own kernels, or the error that explains why there are none."""
         tool = find_tool("ncu")
         if tool is None:
             return ncu.NcuFailedError("ncu is not installed", hint="it is a part of CUDA's toolkit", reason="missing")
@@ -125,7 +125,7 @@ class Examiner:
         return ncu.parse_raw(self._run(tool, line, files))
 
     def profile(self, winner: Winner, static: Profile | None, *, working_set_bytes: int) -> Profile:
-        """What limits a winner; ``static`` is what the compiler says."""
+        """A profile of what limits a winner; ``static`` is the compiler's report."""
         variant = winner.check_set.variants[0]
         work = GpuWork(
             latency_ms=winner.timing.latency_ms.median,
@@ -155,11 +155,11 @@ class Examiner:
         )
 
     def faults_of(self, winner: Winner) -> Faults:
-        """What memcheck and racecheck object to in a call on the smallest shape, and which of them did not work."""
+        """The findings of memcheck and racecheck in a call on the last shape, and which of the two did not work."""
         return self.faults(self._files(winner, winner.check_set.variants[-1], 1))
 
     def faults(self, files: Mapping[str, bytes]) -> Faults:
-        """The same of a job's files, as ``worker.program.job_files`` makes them."""
+        """As :meth:`faults_of`, for a job's files as ``worker.program.job_files`` makes them."""
         tool = find_tool("compute-sanitizer")
         if tool is None:
             return Faults((), ("compute-sanitizer is not installed: accesses to memory were not checked",))
@@ -187,7 +187,7 @@ class Examiner:
         env: Mapping[str, str] | None = None,
         keep_output: bool = False,
     ) -> str:
-        """The report of a tool, or what it prints."""
+        """The report of a tool, or its output with ``keep_output``."""
         command = shlex.join(line)
         script = command if keep_output else f"{command} >/dev/null 2>&1; cat {_REPORT} 2>/dev/null || exit {_ENDED}"
         done = self._sandbox.run(
@@ -219,7 +219,7 @@ def _told(finding: sanitizer.SanitizerFinding) -> str:
 
 
 def find_tool(name: str) -> str | None:
-    """Path of a tool of CUDA's, which may lie in no directory of ``PATH``."""
+    """Path of one of CUDA's tools, also outside of ``PATH``."""
     found = shutil.which(name)
     places = (path for place in _PLACES for path in sorted(glob.glob(f"{place}/{name}"), reverse=True))
     return found or next((path for path in places if os.access(path, os.X_OK)), None)
@@ -230,6 +230,6 @@ def _program() -> list[str]:
 
 
 def _mounts(tool: str) -> list[Mount]:
-    """What a sandbox does not show of a tool."""
+    """The folders of a tool that a sandbox does not show by itself."""
     folders = {os.path.dirname(path) for path in (tool, os.path.realpath(tool))}
     return [Mount(folder) for folder in sorted(folders) if not folder.startswith("/usr/")]

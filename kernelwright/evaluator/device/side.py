@@ -1,12 +1,12 @@
-"""A worker that computes on a device: the same turns through the same door, with outputs that stay where they are.
+"""A worker that computes on a device: the same turns through the same door, with outputs that stay on the device.
 
-What a call acknowledges is a digest of all bytes of its outputs, keyed by the nonce that revealed it: nobody can state
-it before the last byte is there. Once the clock has stopped, and the worker cannot tell for which calls, the outputs
-themselves are copied to the referee, which computes the digests anew. Reading every output once is part of what both
-sides are timed for, and is never subtracted.
+A call acknowledges with a digest of all bytes of its outputs, keyed by the nonce that revealed the call. So it cannot
+be computed before the last byte is there. Once the clock has stopped, outputs of calls that the worker cannot foresee
+are copied to the referee, which computes their digests anew. Reading every output once is part of both sides' timed
+work, and is never subtracted.
 
-Left open, and the reason why such timings are not confirmed: inputs reach the device before a window begins, and a
-device cannot be frozen as a process can, so that work might be done ahead of the clock.
+Such timings are not confirmed, since one hole is left: inputs reach the device before a window begins, and a device
+cannot be frozen as a process can, so work might be done ahead of the clock.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MOST_DELIVERED = 1 << 30  # bytes of outputs at a time
 class DeviceSide(Side):
     """A :class:`Side` on a device.
 
-    All keep the outputs of a window's calls, since fresh memory for each has its price; but for torch.compile's graphs,
-    whose outputs lie in memory of the graph's own. Those of candidate and reference are handed over.
+    All sides keep the outputs of a window's calls, since fresh memory for each call takes time. The exceptions are
+    torch.compile's graphs: their outputs lie in the graph's own memory. Candidate and reference hand outputs over.
     """
 
     def __init__(self, name: str, client: Client, door: Door, library: DoorLibrary) -> None:
@@ -57,7 +57,7 @@ class DeviceSide(Side):
         """See :meth:`Side.window`; the device gets fresh inputs first.
 
         Raises:
-            WorkerFailed: as there; also where an output is not what was acknowledged.
+            WorkerFailed: as there; also if an output is not what was acknowledged.
         """
         assert self._pool is not None
         variant = self._pool.variant
@@ -81,10 +81,10 @@ class DeviceSide(Side):
             self.freeze()
 
     def _delivered(self, variant: Variant, calls: np.ndarray, window: Window) -> dict[int, tuple[OutputClaim, ...]]:
-        """The outputs of some calls, as they were when they were acknowledged.
+        """The outputs of some calls, compared with the digests that acknowledged them.
 
         Raises:
-            WorkerFailed: they are not, or are malformed.
+            WorkerFailed: an output has changed since, or is malformed.
         """
         wanted = [int(call) for call in calls]
         reply = self.client.request("describe_kept", timeout_s=SETUP_TIMEOUT_S, calls=wanted)
@@ -129,7 +129,7 @@ class DeviceSide(Side):
                 raise self._failure("fault", message, phase="digest")
 
     def _claims(self, items: Any, capacity: Sequence[int]) -> tuple[OutputClaim, ...]:
-        """Outputs as they are described, with room for their bytes."""
+        """The described outputs, with room for their bytes."""
         if not isinstance(items, list) or len(items) != len(capacity):
             count = len(items) if isinstance(items, list) else 0
             message = f"forward returned {count} tensors, {len(capacity)} expected"
@@ -169,7 +169,7 @@ def _are_sizes(values: Any) -> bool:
 
 
 def _span(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements of memory from the first to the last of a tensor."""
+    """The number of elements of memory from a tensor's first to its last one."""
     if any(size == 0 for size in shape):
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

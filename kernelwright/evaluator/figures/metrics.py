@@ -55,9 +55,9 @@ def geometric_mean(ratios: Sequence[float], cap: float = math.inf) -> float:
 
 
 def bootstrap_interval(values: Sequence[float], estimate: Literal["mean", "median"] = "mean") -> tuple[float, float]:
-    """The ends of a 95% interval of a mean or median over problems, by percentiles of a bootstrap over them.
+    """The ends of a 95% interval of a mean or median over problems, by percentiles of a bootstrap over the problems.
 
-    The draws are seeded: the same values have the same interval. One value has no width.
+    The draws are seeded: the same values give the same interval. A single value gives an interval of width 0.
 
     Source: B. Efron, "Bootstrap methods: another look at the jackknife", Ann. Statist. 7(1), 1979.
 
@@ -76,7 +76,7 @@ def bootstrap_interval(values: Sequence[float], estimate: Literal["mean", "media
 
 @lru_cache(maxsize=8)
 def _draws(count: int) -> NDArray[np.intp]:
-    """Which of ``count`` problems each bootstrap sample has: (samples, count)."""
+    """Indices of the problems in each bootstrap sample: (samples, count)."""
     import numpy as np
 
     return np.random.default_rng(0).integers(count, size=(_BOOTSTRAP_SAMPLES, count))
@@ -109,7 +109,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def sol_score(time_ms: float, baseline_ms: float, light_ms: float) -> float:
-    """How far a candidate is on the way from the baseline to the speed of light: 0.5 at the baseline, 1 at the bound.
+    """The score of a candidate between the baseline and the speed of light: 0.5 at the baseline, 1 at the bound.
 
     ``1 / (1 + (T - T_sol) / (T_base - T_sol))``, in (0, 1]. Source: SOL-ExecBench (NVIDIA). A time below the bound
     scores 1 (the bound was not tight, or the floor should have refused the time).

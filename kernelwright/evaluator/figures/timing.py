@@ -1,9 +1,9 @@
 """Statistics of paired timing: the search interval with planned looks, the confirmation over fresh processes.
 
-Everything works on log-ratios ``log(baseline time / candidate time)``: positive where the candidate is faster, and a
-ratio's interval is the exponential of its own. Standard library and numpy only.
+Everything works on log-ratios ``log(baseline time / candidate time)``, which are positive if the candidate is faster.
+Their exponentials give the intervals of ratios. Standard library and numpy only.
 
-A race of two candidates is looked at after every pair instead; its confidence sequence is valid at any stopping time.
+A race of two candidates is instead checked after every pair; its confidence sequence is valid at any stopping time.
 
 Sources: J. L. Hodges and E. L. Lehmann, "Estimates of location based on rank tests", Ann. Math. Statist. 34 (1963),
 estimate and interval by inverting Wilcoxon's signed-rank test; C. Stein, "A two-sample test for a linear hypothesis
@@ -36,11 +36,11 @@ _T_QUANTILES = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930),
 )
-_OF_ALL = 1.1  # times the deviation of all pairs, whose number depends on that of the first ones
-_DECIDED = 0.7  # half-width as a share of the distance between the first stage's mean and what decides a claim
-_WIDEST_BESIDE = 0.15
-_WIDEST = 0.05  # half-width that is enough where a claim is decided long before: a tenth of a ratio from end to end
-_EXACT_LIMIT = 200  # beyond, the normal approximation of the signed-rank distribution is good to four digits
+_OF_ALL = 1.1  # factor on the deviation of all pairs, whose number depends on the deviation of the first ones
+_DECIDED = 0.7  # half-width as a share of the distance between the first stage's mean and the noise bound
+_WIDEST_BESIDE = 0.15  # the same as _WIDEST, for baselines that do not decide
+_WIDEST = 0.05  # half-width that is enough if a claim is clearly decided: a tenth of a ratio from end to end
+_EXACT_LIMIT = 200  # beyond it the normal approximation of the signed-rank distribution is good to four digits
 
 
 class LogInterval(NamedTuple):
@@ -52,7 +52,7 @@ class LogInterval(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Half of the interval's length; infinite where it has no bound yet."""
+        """Half of the interval's length; infinite if the interval has no bound yet."""
         return (self.high - self.low) / 2.0
 
     def ratios(self) -> tuple[float, float, float]:
@@ -90,7 +90,7 @@ def _walsh_averages(samples: Sequence[float] | FloatArray) -> FloatArray:
 
 
 def signed_rank_interval(samples: Sequence[float] | FloatArray, confidence: float = 0.95) -> LogInterval:
-    """Hodges-Lehmann estimate and its distribution-free interval; unbounded where there are too few samples."""
+    """Hodges-Lehmann estimate and its distribution-free interval; unbounded if there are too few samples."""
     if len(samples) == 0:
         return LogInterval(0.0, -math.inf, math.inf)
     averages = np.sort(_walsh_averages(samples))
@@ -107,20 +107,20 @@ def signed_rank_interval(samples: Sequence[float] | FloatArray, confidence: floa
 def surely_faster(interval: LogInterval, threshold: float) -> bool:
     """Whether one process pair's interval says "faster": its lower bound clears the threshold and its own half-width.
 
-    On a quiet machine half-widths are mostly below the threshold, and this asks for little more than that one does. On
-    a disturbed one a threshold of some percent lies within the noise, and intervals alone would let through what their
-    level admits.
+    On a quiet machine half-widths are mostly below the threshold, so the second condition adds little. On a disturbed
+    machine a threshold of some percent lies within the noise. Intervals alone would then pass as many false claims as
+    their level admits.
     """
     return interval.low > threshold and interval.low > interval.half_width
 
 
 class SequentialTest:
-    """The search's comparison of one candidate with one baseline, looked at only after planned numbers of pairs.
+    """The search's comparison of one candidate with one baseline, evaluated only after planned numbers of pairs.
 
-    Each look spends a part of the error (98.75% at four looks: at least 95% together). It ends when the candidate is
-    faster (:func:`surely_faster`), when it cannot be by more than the noise bound, when the interval is narrow enough,
-    or at the last look. Once ended the answer stands: further pairs, which another baseline may still need, are kept
-    out of it.
+    Each look spends a part of the error (98.75% at four looks: at least 95% together). The test ends when the candidate
+    is faster (:func:`surely_faster`), when it cannot be faster by more than the noise bound, when the interval is
+    narrow enough, or at the last look. The answer is then final. Further pairs, which another baseline may still need,
+    do not change it.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class SequentialTest:
         self._decision: Decision | None = None
 
     def add(self, log_ratio: float) -> Decision | None:
-        """Take one pair's ``log(baseline / candidate)``; the decision once there is one."""
+        """Add one pair's ``log(baseline / candidate)``; the decision, or None while the test needs more pairs."""
         if self._decision is None:
             self._samples.append(log_ratio)
             if len(self._samples) in self._looks:
@@ -165,7 +165,7 @@ class SequentialTest:
 
     @property
     def pairs(self) -> int:
-        """Pairs that the answer rests on so far."""
+        """Number of pairs that the answer uses so far."""
         return len(self._samples)
 
     @property
@@ -174,7 +174,7 @@ class SequentialTest:
         return surely_faster(self._interval, self._threshold)
 
     def interval(self) -> LogInterval:
-        """The interval as of the last look; before the first one, that of the pairs at hand (unbounded if too few)."""
+        """The interval at the last look; before the first look, of the pairs so far (unbounded if they are too few)."""
         if self._decision is None and len(self._samples) < self._looks[0]:
             return signed_rank_interval(self._samples, self._confidence)
         return self._interval
@@ -189,7 +189,7 @@ _MIXTURE = 0.5  # Krichevsky and Trofimov's: as tight a bound as any for runs of
 
 @lru_cache(maxsize=2048)
 def median_rank(n: int, error: float = _RACE_ERROR) -> int:
-    """The smallest k with fewer than ``1 / error`` for the odds of k samples of n above the true median; 0: no bound.
+    """The smallest k for which the odds of k of n samples above the true median are below ``1 / error``; 0: no bound.
 
     The odds are ``2^n B(k + a, n - k + a) / B(a, a)``, a = 1/2: a martingale of mean 1 while n grows. By Ville's
     inequality it ever exceeds ``1 / error`` with probability ``error`` at most. The median therefore lies between the
@@ -209,9 +209,9 @@ def _log_odds(n: int, k: int) -> float:
 
 
 def median_sequence(samples: Sequence[float] | FloatArray, error: float = _RACE_ERROR) -> LogInterval:
-    """The median with its interval of a confidence sequence: it may be read after every sample, and at any time ended.
+    """The median and its interval from a confidence sequence, valid after every sample and at any stopping time.
 
-    Nothing is supposed of the samples' distribution but that they are independent with one median.
+    The only assumption is that the samples are independent with one median.
     """
     if len(samples) == 0:
         return LogInterval(0.0, -math.inf, math.inf)
@@ -223,10 +223,10 @@ def median_sequence(samples: Sequence[float] | FloatArray, error: float = _RACE_
 
 
 class Race:
-    """A candidate against a rival, pair by pair, until it is faster, cannot be, or has had its pairs.
+    """A race of a candidate against a rival. Pairs are added until it is faster, cannot be faster, or has had all.
 
-    It is faster once the lower bound of the median log-ratio clears the noise bound; it cannot be once the upper bound
-    does not reach it. The hopeless are out after seven pairs, and those that are close get all of them.
+    The candidate is faster once the lower bound of the median log-ratio clears the noise bound. It is not once the
+    upper bound lies below the noise bound. Hopeless candidates are out after seven pairs; close ones get all pairs.
     """
 
     def __init__(self, *, noise_bound: float = DEFAULT_NOISE_BOUND, most_pairs: int = 96) -> None:
@@ -236,7 +236,7 @@ class Race:
         self._decision: RaceDecision | None = None
 
     def add(self, log_ratio: float) -> RaceDecision | None:
-        """Take one pair's ``log(rival / candidate)``; the decision once there is one, which later pairs leave alone."""
+        """Add one pair's ``log(rival / candidate)``; the decision, or None. Later pairs do not change a decision."""
         if self._decision is None:
             self._samples.append(log_ratio)
             found = self.interval()
@@ -250,12 +250,12 @@ class Race:
 
     @property
     def decision(self) -> RaceDecision | None:
-        """Why it ended; None while it needs more pairs."""
+        """Why the race ended; None while it needs more pairs."""
         return self._decision
 
     @property
     def pairs(self) -> int:
-        """Pairs that it took."""
+        """Number of pairs that the race took."""
         return len(self._samples)
 
     @property
@@ -264,7 +264,7 @@ class Race:
         return self._decision == "faster"
 
     def interval(self) -> LogInterval:
-        """The median log-ratio and its 95% interval, as good now as at any other time."""
+        """The median log-ratio and its 95% interval, valid at any time."""
         return median_sequence(self._samples)
 
 
@@ -272,7 +272,7 @@ class Race:
 
 
 def process_value(log_ratios: Sequence[float]) -> float:
-    """What one pair of fresh processes says: the median of its window pairs' log-ratios."""
+    """The log-ratio of one pair of fresh processes: the median over its window pairs."""
     if len(log_ratios) == 0:
         raise ValueError("a process pair without window pairs")
     return float(np.median(log_ratios))
@@ -286,16 +286,16 @@ def stein_confirmation(
     *,
     decides: bool = True,
 ) -> int:
-    """How many process pairs the confirmation needs in all: ``clamp(ceil((t s0 / target)^2), 4, most)``.
+    """The number of process pairs that the confirmation needs in all: ``clamp(ceil((t s0 / target)^2), 4, most)``.
 
-    t is Student's for the first stage's three degrees of freedom. The target is the given one. Where the first stage's
-    mean lies far from the noise bound it is wider, up to 0.05: the claim is decided then. (The mean of normal numbers
-    says nothing of their deviation, so that the interval covers as before.)
+    t is Student's quantile for the first stage's three degrees of freedom. The target is ``target_half_width``, or a
+    wider one, up to 0.05, if the first stage's mean lies far from the noise bound: the claim is then decided. (The mean
+    of normal numbers is independent of their deviation, so the interval covers as before.)
 
     Args:
         first: the values of the first four process pairs (see :func:`process_value`); s0 is their deviation.
-        decides: whether it is the baseline that decides; of another one the claim alone is wanted, and half-widths up
-            to 0.15 are enough for that.
+        decides: whether this is the baseline that decides. For another baseline only the claim matters, and half-widths
+            up to 0.15 are enough.
     """
     if len(first) != FIRST_PROCESS_PAIRS:
         raise ValueError(f"the first stage has {FIRST_PROCESS_PAIRS} process pairs, not {len(first)}")
@@ -308,10 +308,10 @@ def stein_confirmation(
 def stein_interval(values: Sequence[float], most: int = MAXIMUM_PROCESS_PAIRS) -> LogInterval:
     """The 95% interval ``mean +- reach / sqrt(J)`` over all J process pairs.
 
-    reach is ``t s0`` with the deviation of the first four, which decided J (Stein), or ``1.1 t s`` with that of all,
-    where that is more. Where ``most`` pairs were taken it is ``1.1 t s``: it was the limit that decided their number,
-    and the interval is narrower by a third. In simulations of noisy windows it covers the truth in 94 to 97% (see
-    ``benchmarks/bench_timing_statistics.py``); without the 1.1 in 93%.
+    With four pairs reach is ``t s0``, with their deviation s0, which decides J (Stein). With more it is the larger of
+    ``t s0`` and ``1.1 t s``, with the deviation s of all. After ``most`` pairs it is ``1.1 t s``: the limit decided
+    their number, and the interval is narrower by a third. In simulations of noisy windows the interval covers the truth
+    in 94 to 97% of cases (see ``benchmarks/bench_timing_statistics.py``); without the 1.1, in 93%.
     """
     if len(values) < FIRST_PROCESS_PAIRS:
         raise ValueError(f"a confirmation has at least {FIRST_PROCESS_PAIRS} process pairs, not {len(values)}")
@@ -323,12 +323,12 @@ def stein_interval(values: Sequence[float], most: int = MAXIMUM_PROCESS_PAIRS) -
 
 
 def _t_quantile(samples: int) -> float:
-    """97.5% of Student's t for the deviation of so many samples."""
+    """The 97.5% quantile of Student's t for the deviation of ``samples`` samples."""
     return _T_QUANTILES[samples - 2] if samples - 2 < len(_T_QUANTILES) else NormalDist().inv_cdf(0.975) * 1.07
 
 
 def disturbed(control: LogInterval, noise: float) -> bool:
-    """Whether two processes of one code differ by more than the noise bound for sure, so that the run is void."""
+    """Whether two processes of the same code surely differ by more than the noise bound. The run is then void."""
     return control.low > math.log1p(noise) or control.high < -math.log1p(noise)
 
 
@@ -341,7 +341,7 @@ def binomial_tail(hits: int, trials: int, share: float) -> float:
 
 
 def latency_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Median of latencies with its distribution-free interval by order statistics (extremes where samples are few).
+    """Median of latencies with its distribution-free interval by order statistics (the extremes if samples are few).
 
     Returns:
         median, low, high in the samples' own unit.

@@ -1,1 +1,1 @@
-"""This machine as the referee sees it: workers, devices, environment."""
+"""The machine that the referee runs on: its workers, devices and environment."""

@@ -1,7 +1,7 @@
-"""The referee's end of one worker: requests, build service, and what can go wrong, told apart.
+"""The referee's end of one worker's socket: requests, builds, and the kinds of failures.
 
-Whatever a worker says is a claim. Whatever it does wrong comes back as one exception, :class:`WorkerFailed`, which the
-caller turns into a status (a candidate's worker) or an error (the reference's).
+Everything that a worker says is a claim. Every failure raises one exception, :class:`WorkerFailed`. The caller turns it
+into a status (a candidate's worker) or an error (the reference's).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _BUILD_LIMITS = (
 
 
 class Builder(Protocol):
-    """What builds for a worker: the build service, or a stand-in that changes its products."""
+    """Builds for a worker: the build service, or a stand-in that changes its products."""
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
-        """Build one request as it came over the wire."""
+        """Build one request as it came over the socket."""
 
 
 class Client:
@@ -85,8 +85,8 @@ class Client:
         self.sock = ours
         self.name = name
         self.outcomes: list[BuildOutcome] = []
-        self.built: list[inline.BuildRequest] = []  # what it had built, in order
-        self.products: set[tuple[int, int]] = set()  # (st_dev, st_ino) of what it was given to run
+        self.built: list[inline.BuildRequest] = []  # its successful builds, in order
+        self.products: set[tuple[int, int]] = set()  # (st_dev, st_ino) of products that it was given
         self.door_files: frozenset[tuple[int, int]] = frozenset()
         self.door_data = b""
         self._builds = builds
@@ -96,7 +96,7 @@ class Client:
         """Send one request and wait for its reply, serving the worker's build requests meanwhile.
 
         Raises:
-            WorkerFailed: in every case but a well-formed positive reply.
+            WorkerFailed: unless the reply is well formed and positive.
         """
         self.send(op, fds=fds, **fields)
         return self.reply(op, timeout_s=timeout_s)
@@ -113,7 +113,7 @@ class Client:
             raise MachineError(f"a request to the worker does not fit its channel: {error.message}") from error
 
     def reply(self, op: str, *, timeout_s: float) -> dict[str, Any]:
-        """The reply to the last request. Time that builds take is not the worker's."""
+        """The reply to the last request. Time spent on builds does not count towards ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
             message, fds = self._receive(op, max(deadline - time.monotonic(), 0.0))
@@ -138,7 +138,7 @@ class Client:
             )
 
     def check_alive(self, op: str) -> None:
-        """While waiting at the door: raises if the worker died or has sent a message instead of answering."""
+        """While waiting at the door: raise if the worker died, or sent a message instead of answering a call."""
         if not self.worker.alive():
             raise WorkerFailed(self._death(op), self.name)
         try:
@@ -164,7 +164,7 @@ class Client:
         return self.worker.kill()
 
     def tail(self) -> str:
-        """The last of what the worker printed: hostile text, for an artifact."""
+        """The end of the worker's output: hostile text, for an artifact."""
         out, err = self.worker.output()
         return (err or out)[-_TAIL_BYTES:].decode(errors="replace")
 
@@ -194,7 +194,7 @@ class Client:
             raise WorkerFailed(Failure("protocol", "build", "a source to build cannot be read"), self.name) from None
 
     def _spent(self) -> bool:
-        """Whether it has had its share of builds."""
+        """Whether the worker has used up its builds."""
         return (
             len(self.outcomes) >= MAX_BUILDS
             or sum(outcome.seconds for outcome in self.outcomes) > MAX_BUILD_S

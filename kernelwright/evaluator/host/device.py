@@ -1,4 +1,4 @@
-"""Which accelerator is here, asked of its driver's own tool: the referee itself never opens a device."""
+"""Finds this machine's accelerator by its driver's own tool. The referee itself never opens a device."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _STATE = (
 )
 _TOOL_TIMEOUT_S = 20.0
 _HOST_BYTES = 16 << 30  # of host memory that a worker on a GPU may take: its driver maps a lot
-_DRIVER_FOLDERS = ("/sys/bus/pci", "/sys/devices", "/sys/module")  # in which its driver looks for it; read-only
+_DRIVER_FOLDERS = ("/sys/bus/pci", "/sys/devices", "/sys/module")  # the driver looks for the device in these; read-only
 _PIDS, _FILES = 256, 1024
 _NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*", "/dev/nvidia-caps/*")
 
 
 @dataclass(frozen=True)
 class Device:
-    """What kernels run on: an accelerator, its rehearsal, or this CPU.
+    """The device that kernels run on: an accelerator, its rehearsal, or this CPU.
 
     Attributes:
-        torch_name: what torch calls it.
-        name: as its driver calls it; ``architecture``: such as ``sm_90a``, empty for a rehearsal.
+        torch_name: its name in torch.
+        name: its name in its driver; ``architecture``: such as ``sm_90a``, empty for a rehearsal.
         memory_bytes: its memory.
-        nodes: device files that a worker needs to see.
+        nodes: the device files that a worker needs.
     """
 
     torch_name: str
@@ -55,30 +55,30 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """False for this CPU, and for a rehearsal on it, which has all of a device but its speed."""
+        """False for this CPU, and for a rehearsal on it: that has everything of a device except its speed."""
         return self.torch_name.startswith("cuda")
 
     @property
     def is_apart(self) -> bool:
-        """False for this CPU: its kernels run in the processes that the referee freezes, and nowhere else."""
+        """False for this CPU: its kernels run only in processes that the referee can freeze."""
         return bool(self.torch_name)
 
     def serves(self, backend: Backend) -> bool:
-        """Whether a backend's kernels run on it as they are."""
+        """Whether a backend's kernels run on it natively."""
         return (backend != "cpp") if self.is_gpu else (backend == "cpp")
 
     def serving(self, backend: Backend) -> Device:
-        """What a backend's candidates run on where this is the only accelerator: it, or this CPU."""
+        """The device that a backend's candidates run on if this is the only accelerator: it, or this CPU."""
         return self if self.serves(backend) else CPU
 
     def class_for(self, backend: Backend) -> DeviceClass:
-        """Which shapes of a problem candidates of a backend meet where this is the only accelerator."""
+        """The class of shapes that candidates of a backend get if this is the only accelerator."""
         if backend == "cpp":
             return "cpu"
         return "gpu" if self.serves(backend) else "interpreter"
 
     def limits(self, usual: Limits) -> Limits:
-        """Limits of a worker that computes on it, made of the usual ones: its driver needs more than this CPU does."""
+        """Limits of a worker that computes on it: the ``usual`` ones, raised because a GPU's driver needs more."""
         if not self.is_gpu:
             return usual
         memory_bytes = max(usual.memory_bytes, _HOST_BYTES)
@@ -99,7 +99,7 @@ def find_device(
     """The first NVIDIA GPU that may be used, or None.
 
     Args:
-        ask: runs ``nvidia-smi`` with some arguments and gives what it prints; empty where it fails.
+        ask: runs ``nvidia-smi`` with some arguments and returns its output; empty if it fails.
         env: the environment; an empty ``CUDA_VISIBLE_DEVICES`` hides every device.
     """
     env = os.environ if env is None else env
@@ -133,7 +133,7 @@ def parse_device(line: str, nodes: tuple[str, ...] = ()) -> tuple[str, Device] |
 
 
 def read_state(device: Device, ask: Callable[[tuple[str, ...]], str] | None = None) -> dict[str, str]:
-    """Clocks, temperature, power and what slows the clocks now, by ``nvidia-smi``'s names; nothing is ever set."""
+    """Clocks, temperature, power and throttling reasons, by ``nvidia-smi``'s names; nothing is ever set."""
     if not device.is_gpu:
         return {}
     chosen = (f"--id={device.uuid}",) if device.uuid else ()
@@ -141,7 +141,7 @@ def read_state(device: Device, ask: Callable[[tuple[str, ...]], str] | None = No
 
 
 def parse_state(text: str) -> dict[str, str]:
-    """What ``nvidia-smi`` says of a device's state; what it does not know is left out."""
+    """A device's state out of the output of ``nvidia-smi``; unknown values are left out."""
     row = next(csv.reader(text.splitlines()[:1], skipinitialspace=True), [])
     if len(row) != len(_STATE):
         return {}

@@ -31,9 +31,9 @@ class _Progress(ctypes.Structure):
 
 
 class Window(NamedTuple):
-    """What one window yielded: nanoseconds of each call, the outputs of the calls that were read, and of each read.
+    """The result of one window: nanoseconds of each call and each read, and the outputs of the calls that were read.
 
-    ``nonces``: (calls,) uint64, what each call was revealed with.
+    ``nonces``: (calls,) uint64, the nonce that revealed each call.
 
     The outputs' data is overwritten by the next window of the same door.
     """
@@ -65,7 +65,7 @@ class DoorLibrary:
     """The compiled ``door.c``: for the referee by ctypes, for workers as a sealed memory file."""
 
     def __init__(self, cache_dir: Path) -> None:
-        self.yielding = len(os.sched_getaffinity(0)) < 2  # asked before anybody pins this thread
+        self.yielding = len(os.sched_getaffinity(0)) < 2  # asked before this thread is pinned
         path = build_library(Path(__file__).with_name("door.c"), cache_dir)
         self.data = path.read_bytes()
         self.window = ctypes.CDLL(str(path)).kw_window
@@ -97,7 +97,7 @@ class Door:
 
     @property
     def yielding(self) -> bool:
-        """True where referee and worker share one core and must give way to each other."""
+        """True if referee and worker share one core and must yield it to each other."""
         return bool(self._yielding)
 
     def fds(self) -> tuple[int, int]:
@@ -125,13 +125,13 @@ class Door:
         begin: Callable[[], None] = lambda: None,
         finish: Callable[[], None] = lambda: None,
     ) -> Window:
-        """One window over ``slots``; the outputs of the calls in ``reads`` (positions) are read.
+        """Run one window over ``slots``, and read the outputs of the calls in ``reads`` (positions).
 
         Args:
             capacity: bytes that each output may span, in order.
-            meanwhile: called in this thread while it waits; such windows tell nothing about time.
-            begin, finish: called right before the first reveal and right after the last acknowledgement: a frozen
-                worker thaws no earlier, and is frozen no later, since then no clock runs.
+            meanwhile: called in this thread while it waits; the times of such windows mean nothing.
+            begin, finish: called right before the first reveal and right after the last acknowledgement. A worker is
+                thawed no earlier and frozen no later than that, since no clock runs outside of these two.
 
         Raises:
             WorkerFailed: the worker died, raised, hung, or claimed an output that is not there.
@@ -149,7 +149,7 @@ class Door:
         return Window(room.durations_ns, outputs_read, room.reads_ns[: len(positions)], room.nonces)
 
     def _room(self, order: np.ndarray, read_after: np.ndarray, capacity: Sequence[int]) -> _Room:
-        """Memory for what a window over the slots ``order`` finds, with all that the library is told of it."""
+        """Memory for the results of a window over the slots ``order``, and for the library's arguments."""
         buffer = self._touched(max(int(read_after.sum()), 1), max(int(sum(capacity)), 1))
         return _Room(
             nonces=_nonces(len(order)),
@@ -170,7 +170,7 @@ class Door:
         progress: _Progress,
         meanwhile: Meanwhile | None,
     ) -> Callable[[int], int]:
-        """The library's window, which wants nothing more than its patience in ns; the arrays have to outlive it."""
+        """The library's window as a function of its patience in ns. The arrays must outlive it."""
         function, argument = meanwhile or (None, None)
         arguments = (
             ctypes.c_void_p(self._reveal_at),
@@ -198,7 +198,7 @@ class Door:
         """
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while (code := go_on(patience)) != _DONE:
-            client.check_alive("forward")  # of one that has died no output can be read
+            client.check_alive("forward")  # no output of a dead worker can be read
             if code != _PENDING:
                 claimed = self._claimed_outputs()
                 raise WorkerFailed(
@@ -212,7 +212,7 @@ class Door:
             patience = _PATIENCE_NS
 
     def _touched(self, rows: int, width: int) -> np.ndarray:
-        """Memory to read into, every page of it written before: a slow read would give a worker time."""
+        """Memory to read into. Every page was written before, since a slow read would give a worker time."""
         if self._buffer.size < rows * width:
             self._buffer = np.empty(rows * width, dtype=np.uint8)
             self._buffer[:] = 0
@@ -255,7 +255,7 @@ def _nonces(count: int) -> np.ndarray:
 
 
 class Meanwhile(NamedTuple):
-    """A C function, and its only argument, that whoever waits for a worker calls again and again meanwhile."""
+    """A C function with its only argument. A thread that waits for a worker calls it again and again."""
 
     function: int
     argument: int

@@ -1,4 +1,4 @@
-"""What a result depends on: processor, versions, compiler."""
+"""The environment that a result depends on: processor, versions, compiler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelwright.records import Environment
 
 
 def environment(threads: int, device: Device = CPU) -> Environment:
-    """The record of this machine for ``threads`` threads of a candidate, or of a ``device``; torch is not imported."""
+    """The record of this machine, for candidates of ``threads`` threads or on a ``device``; torch is not imported."""
     try:
         compiler = inline.compiler_version()
     except inline.BuildError:

@@ -30,9 +30,9 @@ _DIGEST_SOURCE = Path(__file__).parent.parent / "worker/digest.cu"
 
 
 class Program(NamedTuple):
-    """What a worker loads. ``checked_by``, ``ghost`` and ``tf32`` as the worker's ``do_load`` has them.
+    """The program that a worker loads. ``checked_by``, ``ghost`` and ``tf32`` are arguments of its ``do_load``.
 
-    compiled: what Triton compiled for a candidate in its build pass. threads: None for as many as the settings say.
+    compiled: Triton's compilations for a candidate, from its build pass. threads: None as in the settings.
     """
 
     source: str
@@ -51,15 +51,15 @@ class Host:
 
     Attributes:
         settings: as given.
-        environment: what results on this CPU depend on.
-        device: the accelerator that is here; ``CPU`` where none is.
-        sandbox: where everything foreign runs.
-        warm: whether workers are forked from a process that has imported torch; else each starts anew.
+        environment: the environment that results on this CPU depend on.
+        device: this machine's accelerator; ``CPU`` if there is none.
+        sandbox: runs all untrusted code.
+        warm: whether workers are forked from a process that has imported torch; else each starts from scratch.
         builds: compiles for workers.
         compile_lanes: cores that candidates are built on while others are timed.
-        own_cpu: the processor of the referee's own thread, None where there is only one.
-        last_cpu: the last processor of those that workers run on.
-        cache_dir: where products and measurements are kept.
+        own_cpu: the processor of the referee's own thread, None if there is only one.
+        last_cpu: the last of the processors that workers run on.
+        cache_dir: folder in which products and measurements are kept.
     """
 
     def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
@@ -91,30 +91,30 @@ class Host:
         self._digest_code: bytes | None = None
 
     def close(self) -> None:
-        """End the sandbox, where it is ours, and with it what is still being built."""
+        """End the sandbox, if this host opened it, and with it all running builds."""
         self.compile_lanes.close(wait=not self._owns_sandbox)
         if self._owns_sandbox:
             self.sandbox.close()
             self.compile_lanes.close()
 
-    # ------------------------------------------------------------------------------------------ what serves whom
+    # ------------------------------------------------------------------------------------------ backends
 
     def device_for(self, backend: Backend) -> Device:
         """The device that candidates of a backend run on: the accelerator, or this CPU, with or without help."""
         return self.device.serving(backend)
 
     def class_for(self, backend: Backend) -> DeviceClass:
-        """Which shapes of a problem candidates of a backend meet."""
+        """The class of devices whose shapes of a problem candidates of a backend get."""
         return self.device.class_for(backend)
 
     def environment_for(self, backend: Backend) -> Environment:
-        """What results of candidates of a backend depend on."""
+        """The environment that results of a backend's candidates depend on."""
         device = self.device_for(backend)
         return environment(self.settings.threads, device) if device.is_apart else self.environment
 
     @property
     def digest_code(self) -> bytes:
-        """Machine code of the digest for the device that is here, compiled on first use.
+        """Machine code of the digest for this machine's device, compiled on first use.
 
         Raises:
             MachineError: it cannot be compiled here.
@@ -145,12 +145,12 @@ class Host:
     ) -> Client:
         """Start a worker on the timing core(s), or on ``cpus``.
 
-        With a GPU as its ``device``, it sees that GPU, its driver gets what it needs, and it may start programs:
-        Triton's assembler is one.
+        With a GPU as its ``device``, the worker sees that GPU, its limits suit the GPU's driver, and it may start
+        programs such as Triton's assembler.
 
-        ``inductor_cache`` names a folder of the build cache that this worker may write: torch.compile's own cache for
-        one problem, which the reference's workers of that problem share. Rungs without a file system of their own
-        cannot show it; there each of these workers compiles for itself.
+        ``inductor_cache`` names a folder of the build cache that this worker may write. It is torch.compile's cache for
+        one problem, shared by the workers of that problem's reference. Sandboxes without a file system of their own
+        cannot show the folder; there each of these workers compiles for itself.
         """
         mounts, variables = device.mounts(), dict(env or {})
         if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
@@ -169,7 +169,7 @@ class Host:
             env=variables,
             mounts=mounts,
             warm=self.warm,
-            apart=entry == COMPILER,  # it imports Triton, which decides then whether it interprets
+            apart=entry == COMPILER,  # it imports Triton, which decides on import whether it interprets
         )
 
     def load(self, client: Client, door: Door, program: Program, *, timeout_s: float = LOAD_TIMEOUT_S) -> None:
@@ -228,14 +228,14 @@ def pinned(cpu: int | None) -> Iterator[None]:
 
 
 def device_of(settings: Settings) -> Device:
-    """The accelerator that candidates of its kind are checked and timed on, as the settings say; else this CPU."""
+    """The device that the settings choose: an accelerator or its rehearsal, else this CPU."""
     if settings.device == "auto":
         return find_device() or CPU
     return REHEARSAL if settings.device == "rehearsal" else CPU
 
 
 def _open_sandbox(settings: Settings, device: Device) -> Sandbox:
-    """The sandbox of the settings, in which the packages that workers import can be seen wherever they lie."""
+    """The sandbox that the settings choose. It shows the packages that workers import, wherever they are installed."""
     found = (importlib.util.find_spec(name) for name in ("torch", "numpy", "triton"))
     places = {str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin}
     return open_sandbox(settings.sandbox, python_paths=sorted(places), threads=settings.threads, devices=device.nodes)

@@ -1,8 +1,8 @@
-"""What a right answer owes to the candidate's own kernels: ghost replay, share of time, operators of torch.
+"""How much of the work own kernels do, by ghost replay, share of time, and operators of torch.
 
-All of it is evidence of one kind or another: a candidate can notice each of these looks and behave differently. Where
-the evidence says that own kernels are there for show, the candidate is refused. Where they do a small part of what
-the reference does, or none, and do not pretend to more, it is not eligible (see :meth:`Evidence.shortfall`).
+None of this is proof: a candidate can notice each of these looks and behave differently. A candidate is refused if the
+evidence says that its own kernels are there for show. It is not eligible if they do little or nothing of what the
+reference does, and do not pretend to more (see :meth:`Evidence.shortfall`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from kernelwright.evaluator.own.shares import FOREIGN_AT_MOST, OWN_AT_LEAST, Sha
 
 _FEWEST_SAMPLES = 24  # with fewer, a share is shown and refuses nothing
 _MOSTLY = 0.6
-_KEPT = 0.25  # own kernels that run less than this share of what they did at first leave the work to somebody else
-_MUCH = 0.25  # of the time: where own kernels take less at first, a difference says nothing
-_LOOKED_UP = 8  # times shorter than the shortest on new inputs: no cache makes that of work that is done again
+_KEPT = 0.25  # own kernels that run less than this share of their first time leave the work to other code
+_MUCH = 0.25  # of the time: if own kernels take less at first, a difference says nothing
+_LOOKED_UP = 8  # times shorter than the shortest on new inputs: warm caches cannot explain that
 
 
 class Evidence(NamedTuple):
-    """What was seen; shares are None where sampling is impossible here or nothing was caught.
+    """The evidence on one candidate. Shares are None if sampling is impossible here or no sample was taken.
 
     share: over inputs that the candidate had not seen before; again: over the same inputs once more.
-    lengths_ns: of calls, the shortest on new inputs and the median when the same come again; None where none were made.
+    lengths_ns: of calls, the shortest on new inputs and the median when the same come again; None if none were made.
     ghost: ``needed`` (without its own kernels the candidate answers wrong or not at all), ``idle`` (it answers right
     without them), ``unknown`` (they cannot be stubbed).
-    operators: what torch dispatched in a call, with counts; torch_flops: how much arithmetic that is, of the
-    reference's own reference_flops; torch_steps: how many of them compute something, of the
-    reference's reference_steps. claimed: whether the candidate has kernels of its own at all.
+    operators: the operators that torch dispatched in a call, with counts; torch_flops: their arithmetic, and
+    reference_flops that of the reference; torch_steps: how many of them compute something, and reference_steps the
+    same of the reference. claimed: whether the candidate has kernels of its own at all.
     """
 
     share: Share | None
@@ -48,9 +48,9 @@ class Evidence(NamedTuple):
 
     @property
     def label(self) -> Literal["kernel", "hybrid", "library"] | None:
-        """``kernel``, ``hybrid`` or ``library``; None where the share is unknown.
+        """``kernel``, ``hybrid`` or ``library``; None if it is unknown.
 
-        Without a share it is a hybrid where torch does the arithmetic and own kernels do another step.
+        Without a share, a candidate is a hybrid if torch does the arithmetic and own kernels do another step.
         """
         if not self.claimed:
             return "library"
@@ -62,28 +62,28 @@ class Evidence(NamedTuple):
 
     @property
     def torch_does_the_arithmetic(self) -> bool:
-        """Whether torch's own operators do as much of it as the reference has."""
+        """Whether torch's own operators do as much arithmetic as the reference."""
         return self.torch_flops >= self.reference_flops > 0
 
     @property
     def _own_step(self) -> bool:
-        """Whether own kernels, which the answer needs, do in the place of torch what the reference leaves to it."""
+        """Whether the answer needs own kernels, and they take over steps that torch takes in the reference."""
         return self.ghost == "needed" and self.torch_steps < self.reference_steps
 
     @property
     def _for_show(self) -> bool:
-        """Whether torch does as much as in the reference, in as many steps: then own kernels take nothing from it.
+        """Whether torch does as much as in the reference, in as many steps, so own kernels replace nothing of it.
 
-        A kernel that only copies what torch has computed, or computes one row of it once more, takes no step.
+        A kernel that only copies torch's result, or computes one row of it once more, replaces no step.
         """
         return self.torch_flops >= self.reference_flops and self.torch_steps >= self.reference_steps
 
     def objection(self) -> str:
-        """What shows that the candidate is not what it seems, or an empty string."""
+        """Why the candidate is not what it seems, or an empty string."""
         return (self._pretence() if self.claimed else "") or self._kept()
 
     def _pretence(self) -> str:
-        """What shows that own kernels are there for show."""
+        """Why own kernels seem to be there for show, or an empty string."""
         if self.ghost == "idle":
             return "the answer does not need the candidate's own kernels: it is right without them"
         if self.launches is not None and 0 in self.launches:
@@ -106,7 +106,7 @@ class Evidence(NamedTuple):
         return ""
 
     def shortfall_of_strict(self, heavy_ops: Collection[str]) -> str:
-        """Why it is not eligible where own kernels have to do nearly all of the work, or an empty string."""
+        """Why the candidate is not eligible if own kernels must do nearly all of the work, or an empty string."""
         heavy = sorted(set(self.operators) & set(heavy_ops))
         if heavy:
             return f"torch does the problem's heavy work ({', '.join(heavy)})"
@@ -126,7 +126,7 @@ class Evidence(NamedTuple):
         return f"own kernels take {share.own:.1%} of the time, less than {OWN_AT_LEAST:.0%}"
 
     def _kept(self) -> str:
-        """What shows that it keeps answers."""
+        """Why the candidate seems to keep answers, or an empty string."""
         if self.share is not None and self.again is not None and _keeps_answers(self.share, self.again):
             first, later = f"{self.share.own:.0%}", f"{self.again.own:.0%}"
             return (
@@ -138,7 +138,7 @@ class Evidence(NamedTuple):
         return ""
 
     def objection_while_timed(self, later: Share) -> str:
-        """What shows, by its share while it is timed, that the candidate now leaves its work to others; or nothing."""
+        """Why its share while it is timed shows that the candidate leaves its work to other code; or empty."""
         first = self.share
         if first is None or min(first.samples, later.samples) < _FEWEST_SAMPLES or _bounds(first)[0] < _MUCH:
             return ""
@@ -147,13 +147,13 @@ class Evidence(NamedTuple):
         return ""
 
     def shortfall_while_timed(self, later: Share) -> str:
-        """Why the candidate is not eligible by its share while it is timed, where nothing said so before."""
+        """Why its share while it is timed makes a candidate not eligible; empty if :meth:`shortfall` said so before."""
         if self.shortfall() or not self._hardly_runs_own(later):
             return ""
         return f"{self._takes(later)}, once it is timed"
 
     def is_settled_while_timed(self, later: Share) -> bool:
-        """Whether there are enough samples to say what :meth:`objection_while_timed` says."""
+        """Whether there are enough samples for :meth:`objection_while_timed` to decide."""
         if self.share is None or self.objection_while_timed(later):
             return True
         surely_runs = _bounds(later)[0] > _KEPT * self.share.own or _bounds(self.share)[0] < _MUCH
@@ -162,8 +162,8 @@ class Evidence(NamedTuple):
     def _hardly_runs_own(self, share: Share) -> bool:
         """Whether own kernels take too little of the time.
 
-        Around a kernel of a microsecond, allocating its output and Python take nearly all of the time. So a candidate
-        whose calls do no arithmetic in torch, and need its kernels, is left alone unless libraries take most of it.
+        Around a kernel of a microsecond, Python and the allocation of its output take nearly all of the time. So a
+        candidate that does no arithmetic in torch and needs its kernels passes unless libraries take most of the time.
         """
         if share.samples < _FEWEST_SAMPLES or _bounds(share)[1] >= OWN_AT_LEAST:
             return False
@@ -173,7 +173,7 @@ class Evidence(NamedTuple):
         return self.ghost == "needed" and self.torch_flops == 0 and share.library + share.other < _MOSTLY
 
     def text(self) -> str:
-        """In words, for a finding."""
+        """The evidence in words, for a finding."""
         share = self.share
         parts = {"needed": "wrong without its own kernels", "idle": "right without its own kernels"}
         found = [parts.get(self.ghost, f"own kernels cannot be stubbed ({self.ghost_reason})")]
@@ -206,7 +206,7 @@ def _bounds(share: Share) -> tuple[float, float]:
 
 
 def is_decided(share: Share) -> bool:
-    """Whether there are enough samples to say on which side of the least own share this one lies."""
+    """Whether there are enough samples to compare the own share with :data:`OWN_AT_LEAST`."""
     low, high = _bounds(share)
     return share.samples >= _FEWEST_SAMPLES and not low <= OWN_AT_LEAST <= high
 
@@ -232,7 +232,7 @@ class Shares(NamedTuple):
     lengths_ns: tuple[float, float] | None = None
 
     def keep_answers(self) -> bool:
-        """Whether it seems that answers are kept."""
+        """Whether the candidate seems to keep answers."""
         if self.lengths_ns is not None and are_looked_up(*self.lengths_ns):
             return True
         return self.first is not None and self.again is not None and _keeps_answers(self.first, self.again)

@@ -31,7 +31,7 @@ _REASON_NAMES: Final = 8
 _REASON_CHARS: Final = 1000
 _REASON_TYPE_CHARS: Final = 40
 
-_PARSE_TIMEOUT_S: Final = 20.0  # of wall clock, for a busy machine; 2 s of it may be processor time
+_PARSE_TIMEOUT_S: Final = 20.0  # of wall clock, for a busy machine; at most 2 s of it are processor time
 _PARSE_PROGRAM: Final = """
 import json, math, resource, sys, time
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
@@ -60,10 +60,10 @@ class GhostProduct(NamedTuple):
     """A patched product.
 
     Attributes:
-        product: the copy, of the same size; None where nothing could be stubbed.
+        product: the copy, of the same size; None if nothing could be stubbed.
         stubbed: exported functions that now return at once.
         kept: exported functions that still run, C++ ones by their mangled names: hostile text, cut to 1024 characters.
-        reason: why nothing, or not everything, was stubbed; empty where all was. Quotes symbol names.
+        reason: why nothing, or not everything, was stubbed; empty if everything was. Quotes symbol names.
     """
 
     product: bytes | None
@@ -75,13 +75,13 @@ class GhostProduct(NamedTuple):
 class _Stub(NamedTuple):
     """Code that replaces a function's entry on one architecture."""
 
-    landing: bytes  # where indirect calls must land (control-flow enforcement): left in place where a function has it
+    landing: bytes  # where indirect calls must land (control-flow enforcement): kept if a function has it
     plain: bytes  # return
     resolver: dict[bool, bytes]  # by whether it follows a landing: return the address of this very function
 
 
-# An indirect function (``target_clones``) exports its resolver. Its stub returns its own address, which makes it both
-# the resolver and, called as the function that was asked for, one that does nothing.
+# An indirect function (``target_clones``) exports its resolver. Its stub returns its own address. So
+# the resolver resolves to itself, and does nothing when it is called as the function that was asked for.
 _STUBS: Final = {
     62: _Stub(  # EM_X86_64
         bytes.fromhex("f30f1efa"),  # endbr64
@@ -103,11 +103,11 @@ _STUBS: Final = {
 
 
 class _Malformed(Exception):
-    """The product is no shared object that the loader would take; the message says what is wrong."""
+    """The product is not a shared object that the loader would take; the message says why."""
 
 
 class _Segment(NamedTuple):
-    """What of the file is mapped where."""
+    """A part of the file and the memory that it is mapped to."""
 
     address: int
     offset: int
@@ -126,7 +126,7 @@ def stub_functions(product: bytes, source: str, *, defines: Mapping[str, str] | 
     """A copy of ``product`` in which the functions that ``source`` declares ``extern "C" void`` return at once.
 
     Functions that return values cannot be stubbed, nor can anything of a Python extension (``load_inline``), whose
-    functions return objects. Where one address carries several names, it is stubbed if all of them return nothing.
+    functions return objects. An address with several names is stubbed if all of them return nothing.
 
     Args:
         product: an ELF64 shared object for x86-64 or aarch64, as the builder made it.
@@ -148,7 +148,7 @@ def stub_functions(product: bytes, source: str, *, defines: Mapping[str, str] | 
 
 
 def undefined_symbols(product: bytes) -> frozenset[str]:
-    """Names that a product asks other libraries for: hostile text. Empty where it cannot be read."""
+    """Names that a product asks other libraries for: hostile text. Empty if it cannot be read."""
     try:
         return frozenset(_Image(product).undefined())
     except _Malformed:
@@ -177,12 +177,12 @@ def _stub(image: _Image, symbols: Iterable[_Symbol], returns: Mapping[str, str |
 
 
 def _called(group: list[_Symbol]) -> list[_Symbol]:
-    """What of the symbols at one address is called by name; the resolver of an indirect function often has one, too."""
+    """The symbols at one address that are called by name. A resolver of an indirect function often has a name, too."""
     return [symbol for symbol in group if symbol.kind == _STT_IFUNC] or group
 
 
 def _returning(group: Iterable[_Symbol], returns: Mapping[str, str | None]) -> str:
-    """Why functions must not be stubbed for what they return, or nothing."""
+    """Why functions must not be stubbed because of their return types, or an empty string."""
     for symbol in group:
         if symbol.name not in returns:
             return 'it is not declared extern "C"'
@@ -195,7 +195,7 @@ def _returning(group: Iterable[_Symbol], returns: Mapping[str, str | None]) -> s
 
 
 def _patch(image: _Image, patched: bytearray, group: list[_Symbol], end: int) -> str:
-    """Overwrite the entry that a group of symbols shares, before ``end``; returns why not, or nothing."""
+    """Overwrite the entry that a group of symbols shares, before ``end``. Return an obstacle, or an empty string."""
     address, stub = group[0].address, image.stub
     offset = image.code_offset(address, len(stub.landing))
     landing = offset is not None and image.data[offset : offset + len(stub.landing)] == stub.landing
@@ -218,9 +218,9 @@ def _explain(kept: list[str], some: bool) -> str:
 
 
 def declared_returns(source: str, defines: Mapping[str, str]) -> Mapping[str, str | None] | None:
-    """What each ``extern "C"`` function returns, by a parser in a process of its own; the last answers are remembered.
+    """The return type of each ``extern "C"`` function, from a parser in its own process; recent answers are remembered.
 
-    None for the whole where the source exhausts the parser, for a function where it is declared in two ways.
+    None instead of all if the source exhausts the parser; None for a function that is declared in two ways.
     """
     return _declared_returns(source, tuple(sorted(defines.items())))
 
@@ -277,13 +277,13 @@ class _Image:
     def undefined(self) -> set[str]:
         """Every symbol that the loader looks for elsewhere."""
         names = self._at(self._tag(_DT_STRTAB), self._tag(_DT_STRSZ))
-        # They come before those that the hash table reaches, the last of which may be none at all.
+        # Undefined symbols come before those that the hash table reaches. The hash table may reach none.
         table = self._at(self._tag(_DT_SYMTAB), self._symbol_count() * _SYMBOL.size)
         entries = _SYMBOL.iter_unpack(table)
         return {_text(names, name_at) for name_at, _, _, section, _, _ in entries if section == _SHN_UNDEF and name_at}
 
     def code_offset(self, address: int, size: int) -> int | None:
-        """Where ``size`` bytes of executable memory lie in the file, or None where they don't."""
+        """The offset of ``size`` bytes of executable memory in the file, or None if they are not in it."""
         for segment in self._segments:
             at = address - segment.address
             if segment.executable and at >= 0 and at + size <= segment.size:
@@ -312,7 +312,7 @@ class _Image:
         for tag, value in struct.iter_unpack("<QQ", self._read(offset, count * 16)):
             if tag == 0:
                 break
-            entries[tag] = value  # of several the last one counts, as for the loader
+            entries[tag] = value  # the last of several counts, as for the loader
         return entries
 
     def _tag(self, tag: int) -> int:
@@ -321,7 +321,7 @@ class _Image:
         return self._dynamic[tag]
 
     def _symbol_count(self) -> int:
-        """Entries of the symbol table: what its hash tables reach."""
+        """The number of entries of the symbol table that its hash tables reach."""
         count: int
         if _DT_GNU_HASH in self._dynamic:
             count = self._gnu_hash_count(self._dynamic[_DT_GNU_HASH])

@@ -1,4 +1,4 @@
-"""What a candidate's worker says of a call: torch's operators, its own kernels' launches, a device's profile."""
+"""A worker's claims about one call: torch's operators, launches of own kernels, a device's profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEve
 from kernelwright.evaluator.wire.claims import readable
 
 _CUDA_KERNEL = re.compile(r"__global__[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?([A-Za-z_]\w*)\s*\(")
-_PROFILED = 1000  # samples that a profiler's exact share stands for
+_PROFILED = 1000  # the number of samples that a profiler's exact share counts as
 
 
 def kernel_names(sources: Iterable[str], file: str) -> set[str]:
@@ -28,13 +28,13 @@ def kernel_names(sources: Iterable[str], file: str) -> set[str]:
 
 
 class Trace(NamedTuple):
-    """What a worker says of a call on new inputs: operators of torch with counts, their arithmetic, own kernels' calls.
+    """A worker's claims about a call on new inputs: operators of torch with counts, their flops, own kernels' calls.
 
     steps: how many of these operators compute something.
 
-    launches: of interpreted kernels, in that call and in one more on the same inputs; None where none are interpreted.
-    structure: how the outputs are nested. seen: the different launches of emulated kernels. device: of two calls on the
-    same inputs, the kernels on a GPU; None where its profiler sees nothing.
+    launches: of interpreted kernels, in that call and in one more on the same inputs; None if none are interpreted.
+    structure: how the outputs are nested. seen: the different launches of emulated kernels. device: the kernels on a
+    GPU in two calls on the same inputs; None if the profiler sees nothing.
     """
 
     operators: dict[str, int]
@@ -48,7 +48,7 @@ class Trace(NamedTuple):
 
     @classmethod
     def from_claims(cls, reply: Mapping[str, Any]) -> Trace:
-        """Out of a reply that may hold anything."""
+        """Parse a reply, which may hold anything."""
         operators, flops, calls = reply.get("operators"), reply.get("flops"), reply.get("calls")
         launches, steps = reply.get("launches"), reply.get("steps")
         counted = isinstance(launches, list) and len(launches) == 2 and all(type(count) is int for count in launches)
@@ -67,7 +67,7 @@ class Trace(NamedTuple):
     def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:
         """The share of time of kernels named ``own`` in the first call, and how many of them each call launches.
 
-        None where nothing is known. All of it is what the worker's own profiler says.
+        None if nothing is known. These are claims of the worker's own profiler.
         """
         if self.device is None or len(self.device) != 2:
             return None

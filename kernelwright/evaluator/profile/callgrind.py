@@ -44,7 +44,7 @@ _METRICS = {
 
 
 class _Way(NamedTuple):
-    """How to count: options beyond those of the target, and forwards before the one that is counted."""
+    """A way to count: options beyond those of the target, and the number of forwards before the counted one."""
 
     name: str
     options: tuple[str, ...]
@@ -56,11 +56,11 @@ _WAYS = (_Way(f"{_TARGET} build", (), 1), _Way(f"{_TARGET} build without fused m
 
 
 class CountingFailedError(Exception):
-    """There are no counts; the message says why, in words for a note."""
+    """Counting failed; the message says why, in words for a note."""
 
 
 class Dump(NamedTuple):
-    """What callgrind wrote, without the driver's own share: events, instructions by function and by source line."""
+    """Callgrind's counts without the driver's own share: events, instructions by function and by source line."""
 
     events: dict[str, int]
     functions: dict[str, int]
@@ -81,9 +81,9 @@ def count_calls(
 ) -> Counts:
     """Build the sources for the counter and count one forward, after another one that is not counted.
 
-    A forward takes some 50 times longer than natively, and several hundred times where it consists of fused
-    multiply-adds, which valgrind emulates lane by lane. Where it takes longer than ``timeout_s``, it is built without
-    those and counted once more, without the forward before.
+    A forward takes some 50 times longer than natively. With many fused multiply-adds it takes several hundred times
+    longer, because valgrind emulates them lane by lane. If it takes longer than ``timeout_s``, it is built without
+    fused multiply-adds and counted again, without the first forward.
 
     Args:
         driver: from ``write_driver``.
@@ -191,10 +191,10 @@ def _counts(dump: Dump, build: str, sources: Mapping[str, int]) -> Counts:
 
 
 def parse_dump(text: str) -> Dump:
-    """Sum callgrind's dump up. Only own costs count: the lines after ``calls=`` repeat those of the callee.
+    """Sum up callgrind's dump. Only own costs count: the lines after ``calls=`` repeat the callee's costs.
 
     Raises:
-        ValueError, IndexError: it is no such dump.
+        ValueError, IndexError: the text is not such a dump.
     """
     reader = _Reader()
     skip = False
@@ -212,7 +212,7 @@ def parse_dump(text: str) -> Dump:
 
 
 class _Reader:
-    """Where the dump's cost lines are: object, file and function, each named once and then by number."""
+    """Tracks the place of cost lines: object, file and function. A dump names each once, then uses its number."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -238,7 +238,7 @@ class _Reader:
             self._file = found.rpartition("/")[2]
 
     def add_cost(self, line: str) -> None:
-        """One line of own costs: a source line, then a number for each event, trailing zeros left out."""
+        """Add one line of own costs: a source line, then a number for each event, trailing zeros left out."""
         if self._object == DRIVER_NAME:
             return
         at, *costs = map(int, line.split())

@@ -1,4 +1,4 @@
-"""What this machine can do at most with one thread, measured by a small C program and kept for each processor."""
+"""The ceilings of one thread on this machine, measured by a small C program and kept for each processor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROGRAM = Path(__file__).with_name("ceilings.c")
 _SIZES = (256 << 10, 4 << 20, 64 << 20)
 _LIMIT_S = 30.0
 _MEASUREMENTS = 3
-# What ctypes takes for one call of a C function with three arguments that does nothing; best of 20 rounds.
+# Time of one ctypes call of an empty C function with three arguments; best of 20 rounds.
 _NULL_CALLS = """
 import ctypes, time
 call = ctypes.CDLL("./null.so").kw_null
@@ -39,7 +39,7 @@ class Ceilings:
     """Limits of one thread.
 
     Attributes:
-        bandwidth_gb_s: of reading or copying beyond the caches, the larger one.
+        bandwidth_gb_s: the larger rate of reading and copying beyond the caches.
         peak_gflops: of float32 fused multiply-adds.
         null_ms: one call of an empty C function from Python.
         source: where the numbers come from: "measured", or the caller's own words.
@@ -55,7 +55,7 @@ class Ceilings:
     bandwidth_by_bytes: tuple[tuple[int, float], ...] = ()
 
     def bandwidth_for(self, working_set_bytes: float) -> float:
-        """GB/s of the smallest working set measured that is not smaller than this one."""
+        """GB/s of the smallest measured working set that is at least as large as this one."""
         for size, rate in self.bandwidth_by_bytes:
             if working_set_bytes <= size:
                 return rate
@@ -65,11 +65,11 @@ class Ceilings:
 def measure_ceilings(sandbox: Sandbox, cache_dir: Path) -> Ceilings | None:
     """The ceilings of this processor, in ``cache_dir/ceilings.json``; a measurement takes less than 2 s.
 
-    Other load on the machine lowers what is measured, and a ceiling is a maximum. So the first three calls measure, and
-    the best of what was found stays.
+    Other load on the machine lowers the measured rates, and a ceiling is a maximum. So the first three calls measure,
+    and the best results are kept.
 
     Returns:
-        The ceilings; None where they cannot be measured (no compiler).
+        The ceilings; None if they cannot be measured (no compiler).
 
     Raises:
         SandboxError: the sandbox could not be set up.
@@ -88,7 +88,7 @@ def measure_ceilings(sandbox: Sandbox, cache_dir: Path) -> Ceilings | None:
 
 
 def kept_ceilings(cache_dir: Path) -> Ceilings | None:
-    """What :func:`measure_ceilings` has found on this processor so far; nothing is measured."""
+    """The results of :func:`measure_ceilings` on this processor so far, or None. Nothing is measured."""
     return _kept(_read(cache_dir / "ceilings.json").get(_machine_key()))[0]
 
 
@@ -142,7 +142,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _kept(entry: Any) -> tuple[Ceilings | None, int]:
-    """A kept measurement and of how many it is the best; (None, 0) where there is none or it is damaged."""
+    """The best kept measurement and the number of measurements; (None, 0) if it is missing or damaged."""
     try:
         value, count = entry["ceilings"], int(entry["measurements"])
         sizes = tuple((int(size), float(rate)) for size, rate in value["bandwidth_by_bytes"])
@@ -155,6 +155,6 @@ def _kept(entry: Any) -> tuple[Ceilings | None, int]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Store it; a full disk only costs the next measurement."""
+    """Store ``content``. On a full disk nothing is stored, which only costs the next measurement."""
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(content, indent=1))

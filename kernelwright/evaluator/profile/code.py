@@ -1,7 +1,7 @@
-"""What a candidate's machine code looks like on the CPU: its size, its widest vectors, its traffic with the stack.
+"""Figures of a candidate's machine code on the CPU: its size, its widest vectors, its traffic with the stack.
 
-It costs milliseconds, where counting instructions takes seconds, so that every kernel that is timed has these figures.
-The disassembler runs in the sandbox; of its text only instructions' names and operands are looked at.
+They cost milliseconds, while counting instructions takes seconds. So every timed kernel has these figures. The
+disassembler runs in the sandbox. Only instructions' names and operands are read from its text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIMIT_S = 20.0
 _MOST_TEXT = 16 << 20
 _REMEMBERED = 256
 _COMMAND = "objdump -d -w --section=.text --no-addresses --no-show-raw-insn /in/kernel.so && size -A -d /in/kernel.so"
-# What runs, and the data that it runs on: no names, no notes on the compiler, no identity of the build.
+# Only code and its data remain: no names, no notes on the compiler, no identity of the build.
 _PLAIN = (
     'plain=$(mktemp) && strip --strip-all -R .comment -R .note.gnu.build-id -o "$plain" /in/kernel.so '
     '&& sha256sum < "$plain"; made=$?; rm -f "$plain"; exit $made'
@@ -31,7 +31,7 @@ _TEXT_SIZE = re.compile(r"^\.text\s+(\d+)\s", re.MULTILINE)
 # %zmm, %ymm and %xmm of AVX-512, AVX and SSE. Scalar arithmetic is done in %xmm as well: its names end in ss or sd.
 _WIDTHS = (("%zmm", 512), ("%ymm", 256), ("%xmm", 128))
 _SCALAR = re.compile(r"(ss|sd|si|sil|siq|sdl|sdq|ssl|ssq|q|d)$")
-# A place of the frame, whose pointer, where it has one, it lies below.
+# A place in the stack frame: from the stack pointer, or below the frame pointer.
 _STACK = re.compile(r"\(%rsp\)|-0x[0-9a-f]+\(%rbp\)")
 _MOVE = re.compile(r"v?mov")
 
@@ -39,8 +39,8 @@ _MOVE = re.compile(r"v?mov")
 def code_metrics(disassembly: str) -> dict[str, float]:
     """Figures of a disassembly as ``objdump -d -w`` and ``size -A -d`` print it, one after the other.
 
-    ``vector_bits``: the widest registers of packed arithmetic or moves, 0 where all is scalar. ``stack_accesses``:
-    moves from and to the frame, what spilled registers are.
+    ``vector_bits``: the widest registers of packed arithmetic or moves, 0 if all code is scalar. ``stack_accesses``:
+    moves from and to the stack frame, as of spilled registers.
     """
     bits, stack = 0, 0
     for line in disassembly.splitlines():
@@ -68,9 +68,9 @@ class CodeReader:
         self._plain: dict[str, str] = {}
 
     def metrics(self, products: Iterable[bytes]) -> dict[str, float]:
-        """The figures of all products of one candidate: sizes and accesses added up, the widest of the vectors.
+        """The figures of all products of one candidate: sums of sizes and accesses, and the widest vectors.
 
-        Empty where there are none, or one of them cannot be read here.
+        Empty without products, or if one of them cannot be read.
 
         Raises:
             SandboxError: the sandbox could not be set up.
@@ -85,7 +85,7 @@ class CodeReader:
         }
 
     def fingerprint(self, products: Iterable[bytes]) -> str:
-        """A hash of what products do, in their order; empty where there are none, or one cannot be read here.
+        """A hash of the products' code and data, in order; empty without products, or if one cannot be read.
 
         Raises:
             SandboxError: the sandbox could not be set up.

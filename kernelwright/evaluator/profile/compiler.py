@@ -1,7 +1,7 @@
-"""What the compiler says about the vectorisation of a source: loops vectorised, loops missed and why.
+"""The compiler's remarks on the vectorisation of a source: loops vectorised, loops missed and why.
 
 The source is compiled again in the sandbox, exactly as it was built, with GCC's ``-fopt-info-vec``. The report is
-hostile text: places are taken only as numbers, and reasons only through a table, or cut to printable characters.
+untrusted text: places are taken only as numbers, and reasons only through a table, or cut to printable characters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_REPORT_BYTES = 1 << 20
 _MAX_LINE = 300  # characters; what follows is the candidate's own text at best
 _LINE = re.compile(r"(?:.*/)?([^/:]{1,64}):(\d{1,7}):\d{1,7}: (optimized|missed): +(.*)")
 _SCALAR_TYPE = re.compile(r"(const )?(float|double|bool|_Bool|u?int\d+_t|size_t|((un)?signed|long|short|int|char| )+)")
-# Outer loops around vectorised inner ones are never vectorised themselves: no news.
+# Outer loops around vectorised inner loops are never vectorised. They are not reported.
 _OUTER = re.compile(r"nested loop|loop nest|outer|inner-loop|latch block not empty")
 _REASONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), sentence)
@@ -51,8 +51,8 @@ class MissedLoop(NamedTuple):
 class Vectorisation(NamedTuple):
     """The innermost loops of all sources.
 
-    ``explicit`` ones are written with vector types, which leaves the compiler nothing to do. ``vector_bytes`` is the
-    widest vector that the compiler used, 0 where it used none.
+    ``explicit`` loops are written with vector types, so the compiler has nothing to do. ``vector_bytes`` is the widest
+    vector that the compiler used, or 0.
     """
 
     vectorised: int
@@ -62,7 +62,7 @@ class Vectorisation(NamedTuple):
 
 
 class RecompilationFailedError(Exception):
-    """The source does not compile here; the message says why, in words for a note."""
+    """The source does not compile again; the message says why, in words for a note."""
 
 
 def report_vectorisation(sandbox: Sandbox, requests: Sequence[inline.BuildRequest]) -> Vectorisation:
@@ -98,9 +98,9 @@ def _remarks(sandbox: Sandbox, request: inline.BuildRequest) -> str:
 
 
 def parse_remarks(text: str, source: int = 0, file: str = "kernel.cpp") -> Vectorisation:
-    """The innermost loops of ``file``, each line counted once; a loop vectorised in any of its copies counts as such.
+    """The innermost loops of ``file``, each line counted once. One vectorised copy makes a loop vectorised.
 
-    GCC gives the reason of a miss in the remark after it, which may stand at another place.
+    GCC gives the reason of a miss in the next remark, which may name another place.
     """
     vectorised: set[int] = set()
     reasons: dict[int, str] = {}

@@ -1,12 +1,12 @@
-"""Stage 8, the profile of a winner on the CPU: what limits it, and the few numbers and sentences that a Judge needs.
+"""Stage 8, the profile of a winner on the CPU: its limit, and the few numbers and sentences that a Judge needs.
 
-A ladder of means, probed once: ``callgrind`` (instructions, accesses and misses of the recorded calls, by function and
-line), ``compiler`` (which loops were vectorised, and why others were not), ``none``; beside ``callgrind``, llvm-mca
-looks at the hottest loop where it is installed. A profile's rung is the best one that gave evidence; what a lower rung
-says stands beside it. What limits the kernel is decided first, by arithmetic alone (``place``).
+The means form a ladder, probed once: ``callgrind`` (instructions, accesses and misses of the recorded calls, by
+function and line), ``compiler`` (which loops were vectorised, and why others were not), ``none``. Besides
+``callgrind``, llvm-mca analyses the hottest loop if it is installed. A profile's rung is the best one that gave
+evidence; evidence of lower rungs is kept, too. The kernel's limit is decided first, by arithmetic alone (``place``).
 
-Sources and recordings are a candidate's: they are compiled and run in the sandbox only, and none of their text reaches
-a note but names of functions and words of the compiler, cut to printable characters.
+Sources and recordings come from a candidate. They are compiled and run in the sandbox only. Of their text, only names
+of functions and words of the compiler reach a note, cut to printable characters.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _probed: dict[tuple[str, str], tuple[Means, ...]] = {}
 
 
 class Build(Protocol):
-    """A source that the candidate had built: an ``inline.BuildRequest``, or what looks like one."""
+    """A source that the candidate had built: an ``inline.BuildRequest``, or a similar object."""
 
     @property
     def language(self) -> Any:
@@ -62,7 +62,7 @@ class Build(Protocol):
 
 
 def probe_rungs(sandbox: Sandbox, *, path: str = "/usr/bin:/bin") -> tuple[Means, ...]:
-    """The means that work inside this kind of sandbox, best first; found out once in a process for each ``path``.
+    """The means that work inside this kind of sandbox, best first; probed once in a process for each ``path``.
 
     Raises:
         SandboxError: the sandbox could not be set up.
@@ -92,22 +92,22 @@ def profile_cpu(
     rungs: Sequence[Means] | None = None,
     timeout_s: float = 60.0,
 ) -> Profile:
-    """Profile a winner: its C++ sources, and one forward's calls as ``inline.record_calls`` gave them.
+    """Profile a winner by its C++ sources and one forward's calls, as ``inline.record_calls`` recorded them.
 
-    Takes some seconds where a forward takes up to some milliseconds; at most two runs of ``timeout_s`` under the
-    counter, and three compilations of every source.
+    Takes some seconds if a forward takes up to some milliseconds; at most two runs of ``timeout_s`` under the counter,
+    and three compilations of every source.
 
     Args:
-        builds: all that the candidate had built; only ``cpp`` can be repeated outside Python.
+        builds: all sources that the candidate had built; only ``cpp`` can be repeated outside Python.
         calls: the calls of one forward on the timed variant's inputs.
         latency_ms, bytes_moved, flops, ceilings, working_set_bytes: see ``place``.
-        own_share: share of the time spent in the candidate's own kernels, where known.
+        own_share: share of the time spent in the candidate's own kernels, if known.
         figures: further metrics.
         rungs: the means to use; None for those that :func:`probe_rungs` finds.
         timeout_s: limit of one run under the counter.
 
     Raises:
-        SandboxError: the sandbox could not be set up. Whatever the candidate does wrong only costs a rung.
+        SandboxError: the sandbox could not be set up. A fault of the candidate only costs a rung.
     """
     means = probe_rungs(sandbox) if rungs is None else tuple(rungs)
     requests = {request.key: request for request in map(_request, builds) if request.language == "cpp"}
@@ -146,7 +146,7 @@ def place_cpu(
     working_set_bytes: float | None,
     figures: Mapping[str, float],
 ) -> Profile:
-    """What is known of every kernel that is timed, at no cost: its place on the roofline, and ``figures`` of its code.
+    """The profile of every timed kernel, at no cost: its place on the roofline, and ``figures`` of its code.
 
     Args:
         latency_ms, bytes_moved, flops, ceilings, working_set_bytes, calls: see ``place``.
@@ -166,7 +166,7 @@ def _request(build: Build) -> inline.BuildRequest:
 
 
 class _Evidence:
-    """What the rungs find out, and in ``missing`` what they could not, each with the reason."""
+    """The results of the rungs. ``missing`` has a note with the reason for each missing result."""
 
     def __init__(self, sandbox: Sandbox, requests: Mapping[str, inline.BuildRequest], means: Sequence[Means]) -> None:
         self.counts: Counts | None = None
@@ -183,7 +183,7 @@ class _Evidence:
         return "callgrind" if self.counts else "compiler" if self.loops else "none"
 
     def count(self, calls: Sequence[Mapping[str, Any]], timeout_s: float) -> None:
-        """The rung ``callgrind``, and llvm-mca for the loop that executes most."""
+        """Run the rung ``callgrind``, and llvm-mca for the loop that executes most."""
         if "callgrind" not in self._means:
             self.missing.append("no instruction counts: callgrind does not work here; install it: apt install valgrind")
             return
@@ -206,7 +206,7 @@ class _Evidence:
             self.estimate = None if found is None else (hottest, found)
 
     def recompile(self) -> list[str]:
-        """The rung ``compiler``. Returns what is missing."""
+        """Run the rung ``compiler``. Returns notes on missing results."""
         if "compiler" not in self._means:
             return ["no remarks of the compiler: g++ does not work here; install it: apt install g++"]
         try:
@@ -235,7 +235,7 @@ class _Evidence:
         return found
 
     def notes(self, metrics: Mapping[str, float]) -> list[str]:
-        """The sentences of all rungs, then what is missing."""
+        """The notes of all rungs, then the notes on missing results."""
         notes = _count_notes(self.counts, metrics) if self.counts else []
         notes += _estimate_notes(*self.estimate) if self.estimate else []
         notes += _loop_notes(self.loops) if self.loops else []
@@ -278,5 +278,5 @@ def _loop_notes(loops: Vectorisation) -> list[str]:
 
 
 def _of(source: int) -> str:
-    """Names the source where it is not the first one."""
+    """Words that name the source; empty for the first one."""
     return "" if source == 0 else f" of source {source + 1}"

@@ -1,8 +1,8 @@
 """Writes a C++ program that repeats recorded calls of C functions, with buffers of the recorded sizes.
 
-The recording comes out of a contestant and is taken as a claim: it is validated against a schema, and what reaches the
-program's text is numbers, and identifiers of letters, digits and underscores. The program loads the libraries as the
-contestant did (``dlopen``), so nothing of a candidate's source meets the driver's.
+The recording comes from a contestant and is taken as a claim. It is validated against a schema. Only numbers, and
+identifiers of letters, digits and underscores, reach the program's text. The program loads the libraries as the
+contestant did (``dlopen``), so a candidate's source never mixes with the driver's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _C_TYPES = {f"int{bits}": f"std::int{bits}_t" for bits in (8, 16, 32, 64)}
 _C_TYPES |= {f"uint{bits}": f"std::uint{bits}_t" for bits in (8, 16, 32, 64)}
 _C_TYPES |= {"char": "signed char", "bool": "bool", "float": "float", "double": "double"}
 _SPECIAL = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
-# What a tensor is filled with; what is not listed gets zeros, which are safe as indices and offsets.
+# How a tensor is filled, by dtype. Other dtypes get zeros, which are safe as indices and offsets.
 _FILL = {"float32": "FLOATS", "complex64": "FLOATS", "float64": "DOUBLES", "complex128": "DOUBLES"}
 _FILL |= {"bfloat16": "BFLOATS", "float16": "HALVES", "bool": "BITS", "uint8": "BITS"}
 _FILL |= {"float8_e4m3fn": "EIGHTHS", "float8_e5m2": "EIGHTHS"}
@@ -90,7 +90,7 @@ _CALLS: TypeAdapter[list[_Call]] = TypeAdapter(Annotated[list[_Call], Field(min_
 
 
 class Driver(NamedTuple):
-    """A program's text, what it loads, and what it allocates.
+    """A program's text, the libraries that it loads, and the bytes that it allocates.
 
     ``libraries`` holds (number, key): that key's library is loaded as ``./kernel<number>.so``.
     """
@@ -101,14 +101,14 @@ class Driver(NamedTuple):
 
 
 def write_driver(calls: Sequence[Mapping[str, Any]], known_keys: Sequence[str]) -> Driver:
-    """The program that repeats one forward's calls: ``driver WARM_CALLS``.
+    """Write the program that repeats one forward's calls: ``driver WARM_CALLS``.
 
     After the warm calls it walks over memory larger than the caches, and then repeats the calls once more inside
-    :data:`MEASURED_FUNCTION`: what was started or prepared once is ready, and the buffers are cold, as they are where
-    inputs are fresh for every call.
+    :data:`MEASURED_FUNCTION`. One-time preparations are then done, and the buffers are cold, as with fresh inputs for
+    every call.
 
     Args:
-        calls: as ``inline.record_calls`` gives them.
+        calls: from ``inline.record_calls``.
         known_keys: keys of the sources that can be built; a library's number is its key's position here.
 
     Raises:

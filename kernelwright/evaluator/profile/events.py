@@ -1,7 +1,7 @@
 """torch.profiler (CUPTI): which kernels a forward launches, and how the device's time is shared among them.
 
-A worker records a trace and reduces it by :func:`claims`; what it sends is a claim, and :func:`parse_claims` takes
-nothing of it on trust. Times are the device's own, with no permission needed; counters are not part of it.
+A worker records a trace, reduces it by :func:`claims` and sends the result. :func:`parse_claims` trusts no part of it.
+Times are the device's own and need no permission. Counters are not included.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _DAY_US = 86_400e6
 
 
 class EventsRejectedError(Exception):
-    """What a worker claims of its kernels cannot be; the message says why, in words for a note."""
+    """A worker's claims about its kernels are invalid; the message says why, in words for a note."""
 
 
 class KernelEvents(NamedTuple):
     """One kernel, by a worker's claim.
 
     Attributes:
-        kernel: the function's own name; ``signature`` is how the profiler has it.
-        device_ms: of all its launches together; ``share`` of all kernels' time, from 0 to 1.
-        grid, block: of the longest launch, by dimension; None where the profiler did not say.
-        registers: a thread; ``shared_bytes``: a block, static and dynamic. None where the profiler did not say.
+        kernel: the function's own name; ``signature``: the name in the profiler's report.
+        device_ms: of all its launches together; ``share``: of all kernels' time, from 0 to 1.
+        grid, block: of the longest launch, by dimension; None if the profiler did not report it.
+        registers: per thread; ``shared_bytes``: per block, static and dynamic. None if not reported.
     """
 
     kernel: str
@@ -65,14 +65,14 @@ _CLAIMS = TypeAdapter(Annotated[list[_Claim], Field(max_length=MAX_KERNELS)])
 
 
 def parse_claims(value: Any) -> tuple[KernelEvents, ...]:
-    """The kernels that a worker claims, that with the most time first.
+    """The kernels of a worker's claims, the one with the most time first.
 
     Args:
-        value: a list of dicts: ``name``, ``device_us`` and ``calls``, and where known ``grid``, ``block`` (three
+        value: a list of dicts: ``name``, ``device_us`` and ``calls``, and if known ``grid``, ``block`` (three
             numbers each), ``registers`` and ``shared_bytes``.
 
     Raises:
-        EventsRejectedError: it is not of this form, too long, or empty.
+        EventsRejectedError: the list is not of this form, too long, or empty.
     """
     try:
         found = _CLAIMS.validate_python(value)
@@ -101,7 +101,7 @@ def parse_claims(value: Any) -> tuple[KernelEvents, ...]:
 
 
 def claims(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The worker's side: what ``export_chrome_trace`` wrote, reduced to one claim a kernel, the longest first."""
+    """The worker's side: a trace of ``export_chrome_trace`` reduced to one claim for each kernel, longest first."""
     found: dict[str, dict[str, Any]] = {}
     longest: dict[str, float] = {}
     for event in trace.get("traceEvents", []):

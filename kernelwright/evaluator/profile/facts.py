@@ -1,7 +1,7 @@
-"""What a writer of kernels has to know of the machine that judges them: asked of it, never typed in.
+"""Facts for writers of kernels about the machine that judges them. They are queried, never typed in.
 
-Caches come from /sys, instruction sets and cores from the environment's record, ceilings from what was measured here.
-What is not known is left out.
+Caches come from /sys, instruction sets and cores from the environment's record, ceilings from measurements on this
+machine. Unknown facts are left out.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def device_facts(
     """The facts of the device on which kernels of a backend are judged.
 
     Args:
-        environment: of the machine, with its GPU where there is one.
-        cache_dir: where measured ceilings are kept; nothing is measured here.
-        caches: the processor's caches, as the kernel describes them.
+        environment: of the machine, with its GPU if it has one.
+        cache_dir: folder of measured ceilings; nothing is measured here.
+        caches: the folder in which Linux describes the processor's caches.
     """
     if backend == "cpp":
         ceilings = None if cache_dir is None else kept_ceilings(cache_dir)
@@ -97,7 +97,7 @@ def _of_no_gpu(environment: Environment, backend: Backend) -> dict[str, str]:
 
 
 def _limits(architecture: str) -> dict[str, str]:
-    """What one multiprocessor of an architecture holds; nothing where it is not known."""
+    """The limits of one multiprocessor of an architecture; empty if it is unknown."""
     name = architecture.rstrip("af")
     limits = ARCHITECTURES.get(name)
     if limits is None:
@@ -110,7 +110,7 @@ def _limits(architecture: str) -> dict[str, str]:
 
 
 def _caches(folder: Path) -> dict[str, str]:
-    """Label and size of the caches that hold data, by level; how many cores share one where several do."""
+    """Label and size of the caches that hold data, by level, with the number of logical processors that share one."""
     found = []
     for index in sorted(folder.glob("index*")):
         level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
@@ -127,7 +127,7 @@ def _caches(folder: Path) -> dict[str, str]:
 
 
 def _count(processors: str) -> int:
-    """How many processors a list such as "0-3,8" names; 0 where it names none."""
+    """The number of processors in a list such as "0-3,8"; 0 if it names none."""
     spans = (part.partition("-") for part in processors.split(","))
     return sum(int(b or a) - int(a) + 1 for a, _, b in spans if a.isdigit() and (b or a).isdigit())
 

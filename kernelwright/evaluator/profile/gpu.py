@@ -1,8 +1,8 @@
-"""Stage 8 on a GPU: from what the profilers said to what limits a candidate, and the few numbers that a Judge needs.
+"""Stage 8 on a GPU: turn the profilers' reports into a candidate's limit, and the few numbers that a Judge needs.
 
-A ladder: ``ncu`` (hardware counters), ``torch.profiler`` (times of kernels), ``static`` (their machine code), ``none``.
-A profile's rung is the best one that gave evidence; what a lower rung says stands beside it. What limits the candidate
-is decided first, by arithmetic alone (:func:`classify`).
+The ladder: ``ncu`` (hardware counters), ``torch.profiler`` (times of kernels), ``static`` (machine code), ``none``.
+A profile's rung is the best one that gave evidence; evidence of lower rungs is kept, too. The candidate's limit is
+decided first, by arithmetic alone (:func:`classify`).
 
 Numbers of single kernels are keyed by the kernel's name: ``row_softmax/memory_pct``.
 """
@@ -32,13 +32,13 @@ __all__ = ["Classification", "GpuWork", "classify", "profile_gpu"]
 Bound = Literal["memory", "compute", "latency", "launch", "unknown"]
 Limiter = Literal["registers", "shared memory", "warps", "blocks"]
 
-# As the rule of speed of light in Nsight Compute has them.
+# From the rule of speed of light in Nsight Compute.
 _BUSY_PCT = 60.0
 _FULL_WAVES = 1.0
-# Below this share of the time that the host measures, kernels are not what takes it.
+# Below this share, kernels do not explain the time that the host measures.
 _SHARE_IN_KERNELS = 0.5
 _OVERHEAD_THAT_EXPLAINS = 1 / 3
-# Of the time of all kernels: what the own ones must take to speak for the candidate, and to need no note.
+# Shares of all kernels' time. Own kernels need the first to represent the candidate, and the second to need no note.
 _SHARE_THAT_SPEAKS = 0.5
 _OWN_SHARE_WORTH_A_NOTE = 0.9
 
@@ -52,7 +52,7 @@ _LOW_COALESCING_PCT = 60.0
 _LOW_OCCUPANCY_PCT = 50.0
 _STATIC_NOTES = 6
 
-# The short list: what a Judge can act on, each with the first of its names that the chip has.
+# The short list of metrics that a Judge can act on. Of each the first name that the chip has counts.
 _SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "sm_pct": (SM_THROUGHPUT,),
     "memory_pct": (MEMORY_THROUGHPUT,),
@@ -76,7 +76,7 @@ _SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "registers": ("launch__registers_per_thread",),
     "waves": ("launch__waves_per_multiprocessor",),
 }
-_LIMITS: Final[Mapping[str, Limiter]] = {  # in the order of the calculated occupancy, which decides between equal ones
+_LIMITS: Final[Mapping[str, Limiter]] = {  # in the order of `occupancy`, which decides between equal limits
     "launch__occupancy_limit_warps": "warps",
     "launch__occupancy_limit_blocks": "blocks",
     "launch__occupancy_limit_registers": "registers",
@@ -89,10 +89,10 @@ class GpuWork(NamedTuple):
 
     Attributes:
         latency_ms: by the referee's clock.
-        bytes_moved: what it has to read and write at least. ``working_set_bytes``: what repeated forwards cycle
-            through; None for ``bytes_moved``.
+        bytes_moved: bytes that it must read and write at least. ``working_set_bytes``: bytes that repeated forwards
+            cycle through; None for ``bytes_moved``.
         flops: floating-point operations it needs, and ``dtype`` of their inputs, as ``GpuCeilings`` names them.
-        profiled: how many forwards the profilers saw.
+        profiled: number of forwards that the profilers saw.
     """
 
     latency_ms: float
@@ -104,7 +104,7 @@ class GpuWork(NamedTuple):
 
 
 class Classification(NamedTuple):
-    """What limits a candidate, and the sentence that says by which numbers."""
+    """A candidate's limit, and a sentence with the numbers that show it."""
 
     bound: Bound
     reason: str
@@ -121,9 +121,9 @@ def profile_gpu(
     """The profile of a winner, from the best rung that gave evidence.
 
     Args:
-        counters: of ncu, or why there are none. They are taken to be of the candidate's own kernels.
-        events: of torch.profiler, or why there are none; of all kernels, foreign ones included.
-        static: what machine code says (``profile_cuda``, ``profile_triton``); its resources are kept.
+        counters: from ncu, or the error. They are assumed to be of the candidate's own kernels.
+        events: of all kernels, including foreign ones, from torch.profiler, or the error.
+        static: the profile of the machine code (``profile_cuda``, ``profile_triton``); its resources are kept.
     """
     counted = [] if isinstance(counters, NcuFailedError) else list(counters)
     timed = [] if isinstance(events, EventsRejectedError) else list(events)
@@ -159,14 +159,14 @@ def profile_gpu(
 def classify(
     work: GpuWork, placement: Placement, counters: Sequence[KernelCounters], events: Sequence[KernelEvents]
 ) -> Classification:
-    """What limits a candidate, by arithmetic alone.
+    """Decide what limits a candidate, by arithmetic alone.
 
-    1. "launch" where kernels take less than half of the latency that the host measures.
-    2. Of its own kernel with the most time: "memory" or "compute" where that side reaches 60% of its peak, the busier
-       one, "memory" where they are equal; "latency" where neither does. Memory is any level of it; the reason says
-       which. This holds unless foreign kernels are known to take more time than its own.
-    3. Else :func:`place`, by bytes and operations against the measured ceilings; "launch" where launches are what it
-       finds, and explain a third of the latency.
+    1. "launch" if kernels take less than half of the latency that the host measures.
+    2. Else its own kernel with the most time decides, unless foreign kernels are known to take more time than its own.
+       The result is "memory" or "compute", the busier one, if it reaches 60% of its peak ("memory" if both are equal);
+       "latency" if neither does. Memory is any of its levels; the reason says which.
+    3. Else :func:`place` decides, by bytes and operations against the measured ceilings. The result is "launch" if
+       launches take the longest and explain a third of the latency.
     """
     share = _share_in_kernels(work, counters, events)
     if share is not None and share < _SHARE_IN_KERNELS:
@@ -225,9 +225,9 @@ def _by_ceilings(work: GpuWork, placement: Placement) -> Classification:
 def _share_in_kernels(
     work: GpuWork, counters: Sequence[KernelCounters], events: Sequence[KernelEvents]
 ) -> float | None:
-    """Device time over latency; None where not all kernels of a forward are known to have been timed.
+    """Device time over latency; None without events, which time all kernels of a forward.
 
-    ncu counts own kernels alone, on cold caches: its times stand for all of them only where foreign ones are known.
+    The times of ncu are not used, because it counts own kernels alone, on cold caches.
     """
     if not events or not (work.latency_ms > 0 and work.profiled > 0):
         return None
@@ -235,7 +235,7 @@ def _share_in_kernels(
 
 
 def _own_share(counters: Sequence[KernelCounters], events: Sequence[KernelEvents]) -> float | None:
-    """The share of all kernels' time that those take of which there are counters; None where either is missing."""
+    """The share of all kernels' time in kernels with counters; None if counters or events are missing."""
     if not (counters and events):
         return None
     names = {kernel.kernel for kernel in counters}
@@ -284,7 +284,7 @@ def _metrics(
 
 
 def _roofline(work: GpuWork, ceilings: GpuCeilings | None, rates: Mapping[str, float]) -> dict[str, float]:
-    """What was achieved, as shares of what the GPU can do on such a working set and in such a dtype."""
+    """The achieved rates as shares of the GPU's ceilings for the working set and the dtype."""
     if ceilings is None or not work.latency_ms > 0:
         return {}
     working_set = work.bytes_moved if work.working_set_bytes is None else work.working_set_bytes
@@ -294,7 +294,7 @@ def _roofline(work: GpuWork, ceilings: GpuCeilings | None, rates: Mapping[str, f
 
 
 def _dram_bytes(counters: Sequence[KernelCounters], work: GpuWork) -> float | None:
-    """Of one forward, if every kernel's median launch stands for all of its launches; None where one is unknown."""
+    """DRAM bytes of one forward, from every kernel's median launch times its launches; None if one is unknown."""
     total = 0.0
     for kernel in counters:
         ways = [kernel.metrics.get(f"dram__bytes_{way}.sum") for way in ("read", "write")]
@@ -316,14 +316,14 @@ def _short_list(kernel: KernelCounters) -> dict[str, float]:
 
 
 def _stalls(kernel: KernelCounters) -> list[tuple[str, float]]:
-    """What its warps wait for most, in per cent of the time that they live."""
+    """The longest waits of a kernel's warps, by reason, in per cent of the warps' lifetime."""
     shares = {reason: kernel.metrics.get(f"smsp__warp_issue_stalled_{reason}_per_warp_active.pct") for reason in STALLS}
     known = [(reason, share) for reason, share in shares.items() if share]
     return sorted(known, key=lambda stall: -stall[1])[:_STALLS_SHOWN]
 
 
 def _named(counters: Sequence[KernelCounters]) -> list[tuple[str, KernelCounters]]:
-    """The kernels with the most time, instantiations of one template told apart by number."""
+    """The kernels with the most time, by unique names: instantiations of one template get numbers."""
     shown = counters[:_MAX_KERNELS]
     return [(_unique(kernel.kernel, [k.kernel for k in shown[:i]]), kernel) for i, kernel in enumerate(shown)]
 
@@ -380,7 +380,7 @@ def _occupancy_parts(kernel: KernelCounters, shown: Mapping[str, float]) -> list
 
 
 def _limiter(kernel: KernelCounters) -> Limiter | None:
-    """What keeps a multiprocessor from holding more blocks."""
+    """The resource that limits the number of blocks on a multiprocessor."""
     known = [(kernel.metrics[metric], limiter) for metric, limiter in _LIMITS.items() if metric in kernel.metrics]
     return min(known, key=lambda limit: limit[0])[1] if known else None
 
@@ -399,7 +399,7 @@ def _event_notes(events: Sequence[KernelEvents]) -> list[str]:
 def _resources(
     counters: Sequence[KernelCounters], machine_code: Sequence[KernelResources]
 ) -> tuple[KernelResources, ...]:
-    """The machine code's records, those of the device's architecture completed by what launches were given."""
+    """The machine code's records. Those of the device's architecture are completed by the launches' data."""
     found = list(machine_code)
     for kernel in counters[:_MAX_KERNELS]:
         if not kernel.architecture:
@@ -422,7 +422,7 @@ def _resources(
 
 
 def _launched(kernel: KernelCounters) -> dict[str, object]:
-    """What the launch itself says, where it does."""
+    """The known data of the launch itself."""
     metrics = kernel.metrics
     block = metrics.get("launch__block_size")
     shared = [metrics.get(f"launch__shared_mem_per_block_{part}") for part in ("static", "dynamic")]

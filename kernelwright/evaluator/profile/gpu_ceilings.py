@@ -1,6 +1,6 @@
-"""What a GPU can do at most, as measured; and from it the least time that a kernel can take there.
+"""The measured ceilings of a GPU, and the least time of a kernel that follows from them.
 
-The measuring worker is ``_gpu_ceilings_worker``. This module holds its arithmetic and knows no device.
+The measuring worker is ``worker.device_ceilings``. This module holds its arithmetic and uses no device.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelwright.evaluator.profile.ceilings import Ceilings
 
-# Working sets to measure, in bytes: inside of the L2 cache of any GPU since 2020, about it, and far beyond it.
+# Working sets to measure, in bytes: from well inside the L2 cache of any GPU since 2020 to far beyond it.
 SIZES: Final = tuple(1 << power for power in range(20, 31))
-# A dtype with how its products are done: "float32" on the ordinary units, all others on matrix units.
+# Dtypes of matrix products: "float32" is done on the ordinary units, all others on matrix units.
 DTYPES: Final = ("float32", "tf32", "float16", "bfloat16", "float8")
 _ORDINARY: Final = frozenset({"float32", "float64"})
 
-# No measured rate is the highest there can be: kernels of torch reach nine tenths of it or more.
+# A measured rate is not the highest possible one: kernels of torch reach nine tenths of that or more.
 SLACK: Final = 0.9
 _MOST = 1e9
 
 
 class CeilingsRejectedError(Exception):
-    """What a worker claims of its device cannot be; the message says why."""
+    """A worker's claims about its device are invalid; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class GpuCeilings:
         device: its name; ``architecture`` as ``sm_90``.
         processors: multiprocessors. ``l2_bytes``: of the L2 cache.
         bandwidth_by_bytes: (working set in bytes, GB/s read and written), by size.
-        tflops_by_dtype: matrix products, 1e12 operations a second by dtype; a dtype that is missing was not measured.
-        launch_us: one launch of an empty kernel, one after the other from the host.
+        tflops_by_dtype: matrix products, 1e12 operations a second by dtype; missing dtypes were not measured.
+        launch_us: one launch of an empty kernel, in a series of launches from the host.
         source: where the numbers come from: "measured", or the caller's own words.
     """
 
@@ -54,24 +54,24 @@ class GpuCeilings:
 
     @property
     def cached_gb_s(self) -> float:
-        """The highest rate of all working sets: of the caches."""
+        """The highest rate of all working sets, which is that of the caches."""
         return max(rate for _, rate in self.bandwidth_by_bytes)
 
     @property
     def dram_gb_s(self) -> float:
-        """The highest rate of working sets that are at least four times as large as the L2 cache; else the last."""
+        """The highest rate of working sets at least four times as large as the L2 cache; else that of the largest."""
         beyond = [rate for size, rate in self.bandwidth_by_bytes if size >= 4 * self.l2_bytes]
         return max(beyond, default=self.bandwidth_by_bytes[-1][1])
 
     def bandwidth_for(self, working_set_bytes: float) -> float:
-        """GB/s of the smallest working set measured that is not smaller than this one."""
+        """GB/s of the smallest measured working set that is at least as large as this one."""
         for size, rate in self.bandwidth_by_bytes:
             if working_set_bytes <= size:
                 return rate
         return self.dram_gb_s
 
     def for_placement(self, dtype: str = "float32") -> Ceilings | None:
-        """The same as :func:`place` takes it, for arithmetic of one dtype; None where that was not measured."""
+        """These ceilings as input of :func:`place`, for arithmetic of one dtype; None if that was not measured."""
         tflops = self.tflops_by_dtype.get(dtype)
         if tflops is None:
             return None
@@ -112,10 +112,10 @@ _CLAIM = TypeAdapter(_Claim)
 
 
 def parse_ceilings(value: Any) -> GpuCeilings:
-    """What the measuring worker sent, or :meth:`GpuCeilings.as_claim`.
+    """Read the measuring worker's message, or the result of :meth:`GpuCeilings.as_claim`.
 
     Raises:
-        CeilingsRejectedError: a field is missing, of another type, or no possible number; or sizes do not grow.
+        CeilingsRejectedError: a field is missing, of another type, or an impossible number; or sizes do not grow.
     """
     try:
         claim = _CLAIM.validate_python(value)
@@ -128,13 +128,13 @@ def parse_ceilings(value: Any) -> GpuCeilings:
 
 
 def ceilings_path(cache_dir: Path, device: str, driver: str) -> Path:
-    """Where the ceilings of a device under a driver are kept."""
+    """The file of the ceilings of a device under a driver."""
     name = "".join(c if c.isalnum() else "-" for c in f"{device}-{driver}")
     return cache_dir / "ceilings" / f"{name}.json"
 
 
 def kept_gpu_ceilings(cache_dir: Path, device: str, driver: str) -> GpuCeilings | None:
-    """The ceilings of a device that were measured before; None where there are none, or the file is damaged."""
+    """The ceilings of a device that were measured before; None if their file is missing or damaged."""
     try:
         return parse_ceilings(json.loads(ceilings_path(cache_dir, device, driver).read_text()))
     except (OSError, ValueError, CeilingsRejectedError):
@@ -142,10 +142,10 @@ def kept_gpu_ceilings(cache_dir: Path, device: str, driver: str) -> GpuCeilings 
 
 
 def best_of(a: GpuCeilings, b: GpuCeilings) -> GpuCeilings:
-    """Two measurements of one device: the higher of every rate, since a ceiling is a maximum.
+    """Merge two measurements of one device: the higher of every rate, because a ceiling is a maximum.
 
     Raises:
-        ValueError: they are of different devices or working sets.
+        ValueError: the measurements are of different devices or working sets.
     """
     if (a.device, a.architecture, a.processors, a.l2_bytes) != (b.device, b.architecture, b.processors, b.l2_bytes):
         raise ValueError("measurements of different devices")
@@ -169,7 +169,7 @@ def best_of(a: GpuCeilings, b: GpuCeilings) -> GpuCeilings:
 
 
 class Floor(NamedTuple):
-    """A time that no kernel beats, and what it rests on."""
+    """A time that no kernel beats, and the reason."""
 
     ms: float
     reason: str
@@ -182,20 +182,20 @@ def floor_ms(
     *,
     working_set_bytes: float | None = None,
 ) -> Floor:
-    """The least time of a kernel that has to read and write so much and to compute so much.
+    """The least time of a kernel that moves ``bytes_moved`` and computes ``flops_by_dtype``.
 
-    - Memory: all bytes pass at the highest rate that was measured for any working set. Of a set that repeated calls
-      cycle through, the L2 cache can keep at most its own size; the rest comes from DRAM each time.
-    - Arithmetic: matrix units take one product after the other, whatever the dtype; ordinary units work beside them.
-      What was not measured counts as nothing.
-    - All of them may overlap, so the longest counts; ``SLACK`` of it, since no measured rate is the highest possible.
+    - Memory: all bytes pass at the highest rate that was measured for any working set. If repeated calls cycle through
+      a set, the L2 cache keeps at most its own size of it; the rest comes from DRAM each time.
+    - Arithmetic: matrix units do one product after the other, for all dtypes; ordinary units work in parallel. Dtypes
+      that were not measured take no time.
+    - All parts may overlap, so the longest counts, times ``SLACK``: no measured rate is the highest possible.
 
-    Launches do not count: a graph, or a kernel that stays, pays for none.
+    Launches do not count, because a graph or a persistent kernel avoids them.
 
     Args:
-        bytes_moved: what one call has to read and write at least.
+        bytes_moved: bytes that one call must read and write at least.
         flops_by_dtype: operations that are needed, by the dtype of their products' inputs.
-        working_set_bytes: what calls cycle through; None for ``bytes_moved``.
+        working_set_bytes: bytes that calls cycle through; None for ``bytes_moved``.
     """
     working_set = max(bytes_moved if working_set_bytes is None else working_set_bytes, 0.0)
     missed = max(0.0, 1.0 - ceilings.l2_bytes / working_set) if working_set > 0 else 0.0
@@ -220,17 +220,17 @@ def _flops_ms(flops: float, dtype: str, ceilings: GpuCeilings) -> float:
 
 
 def rate_gb_s(bytes_moved: float, ms: float) -> float:
-    """1e9 bytes a second; 0 where the time is none."""
+    """1e9 bytes a second; 0 if the time is 0."""
     return bytes_moved / ms / 1e6 if ms > 0 else 0.0
 
 
 def rate_tflops(size: int, ms: float) -> float:
-    """1e12 operations a second of one product of square matrices; 0 where the time is none."""
+    """1e12 operations a second of one product of square matrices; 0 if the time is 0."""
     return 2.0 * size**3 / ms / 1e9 if ms > 0 else 0.0
 
 
 def repeats_for(expected_ms: float, *, wanted_ms: float = 5.0, most: int = 1000) -> int:
-    """How often to repeat what takes ``expected_ms`` so that clocks of half a microsecond do not matter."""
+    """How often to repeat work of ``expected_ms`` so that a clock's step of half a microsecond does not matter."""
     return most if expected_ms <= 0 else max(2, min(most, round(wanted_ms / expected_ms)))
 
 

@@ -1,7 +1,7 @@
-"""The hottest innermost loop as llvm-mca sees it: cycles an iteration, and what they wait for. Optional.
+"""llvm-mca's estimate of the hottest innermost loop: cycles an iteration, and what limits them. Optional.
 
 The source is compiled to assembly exactly as it was built. The loop is found by its line numbers, and analysed in the
-sandbox again, since its text is the candidate's.
+sandbox, too, because its text is the candidate's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ITERATIONS = 100
 _BUILD_S = 60.0
 _MAX_ASSEMBLY_BYTES = 8 << 20
 _MAX_LOOP_INSTRUCTIONS = 2000
-_LEAST_SHARE = 0.15  # of the instructions; what executes less decides little
+_LEAST_SHARE = 0.15  # of the instructions; a loop that executes less matters little
 _MAX_LINE = 400  # characters; no compiler writes longer ones, but an asm statement may
 _ANALYSE = f"llvm-mca -mcpu=native -iterations={_ITERATIONS} -bottleneck-analysis /in/loop.s"
 _LABEL = re.compile(r"(\.L\w{1,40}):")
@@ -32,7 +32,7 @@ _CAUSES = (("Resource Pressure", "execution units"), ("Data Dependencies:", "ope
 
 
 class LoopEstimate(NamedTuple):
-    """One loop: line, cycles and instructions of one iteration, and what limits it ("" where nothing stands out)."""
+    """One loop: line, cycles and instructions of one iteration, and what limits it ("" if nothing stands out)."""
 
     line: int
     cycles: float
@@ -41,7 +41,7 @@ class LoopEstimate(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Instructions of one loop; ``line`` is that of its closing jump, where the source's ``for`` stands."""
+    """Instructions of one loop; ``line``: of its closing jump, which is the line of the source's ``for``."""
 
     line: int
     instructions: list[str]
@@ -49,7 +49,7 @@ class Loop(NamedTuple):
 
 class _Row(NamedTuple):
     text: str
-    line: int  # of the source; 0 where it comes from another file
+    line: int  # of the source; 0 if it comes from another file
 
 
 class UnknownInstructionsError(Exception):
@@ -57,16 +57,16 @@ class UnknownInstructionsError(Exception):
 
 
 def estimate_loop(sandbox: Sandbox, request: inline.BuildRequest, shares: Mapping[int, float]) -> LoopEstimate | None:
-    """The loop without branches and calls whose lines execute most.
+    """Estimate the loop without branches and calls whose lines execute most.
 
-    None where there is no such loop, or llvm-mca is missing or cannot read it.
+    None without such a loop, or if llvm-mca is missing or cannot read it.
 
     Args:
         shares: of the instructions executed, by line of the source.
 
     Raises:
         SandboxError: the sandbox could not be set up.
-        UnknownInstructionsError: it is older than the processor.
+        UnknownInstructionsError: llvm-mca is older than the processor.
     """
     loop = hottest_loop(_assembly(sandbox, request), shares)
     if loop is None:
@@ -94,7 +94,7 @@ def _assembly(sandbox: Sandbox, request: inline.BuildRequest) -> str:
 
 
 def hottest_loop(assembly: str, shares: Mapping[int, float], file: str = "kernel.cpp") -> Loop | None:
-    """The straight-line loop that covers the largest share; of equal ones (a loop and its rest) the widest vectors."""
+    """The straight-line loop with the largest share; of equal ones (a loop and its rest), with the widest vectors."""
     bodies = [body for body in _straight_loops(assembly, file) if _share(body, shares) >= _LEAST_SHARE]
     if not bodies:
         return None
@@ -137,7 +137,7 @@ def _width(body: list[_Row]) -> int:
 
 
 def parse_report(text: str, line: int) -> LoopEstimate | None:
-    """llvm-mca's summary; None where it has none."""
+    """Parse llvm-mca's summary; None if the text has none."""
     cycles = re.search(r"^Total Cycles: +(\d{1,9})$", text, re.MULTILINE)
     rate = re.search(r"^IPC: +(\d{1,4}\.\d{1,4})$", text, re.MULTILINE)
     if cycles is None or rate is None:

@@ -1,10 +1,10 @@
-"""Nsight Compute: the metrics that are asked of it, the commands that ask, and what its answers say.
+"""Nsight Compute: the requested metrics, the commands that request them, and the parsers of its reports.
 
-Nothing is run here. A caller runs the commands inside a sandbox and hands the texts over.
+Nothing is run here. A caller runs the commands inside a sandbox and passes their texts to the parsers.
 
 ncu shares its output with the program that it profiles, and a candidate can print a table of its own. So the table goes
 to a file (``--log-file``), and only that file's text is parsed. A program that searches for the file can still write to
-it: what stands there is evidence for a Judge, and never decides a verdict.
+it. So the text is evidence for a Judge, and never decides a verdict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SM_THROUGHPUT: Final = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 MEMORY_THROUGHPUT: Final = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_THROUGHPUT: Final = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 
-# What a warp that has no instruction to issue waits for, in the profiler's words and in ours.
+# Reasons why a warp has no instruction to issue, in the profiler's words and in ours.
 STALLS: Final[Mapping[str, str]] = {
     "barrier": "a barrier of its block",
     "branch_resolving": "the target of a branch",
@@ -43,8 +43,8 @@ STALLS: Final[Mapping[str, str]] = {
     "wait": "the fixed latency of its last instruction",
 }
 
-# Those of speed of light, those that CudaForge's Judge sees (arXiv 2511.01884), and what a launch was given. Not every
-# chip and version has each: what a query does not list is left out.
+# The metrics of speed of light, those that CudaForge's Judge sees (arXiv 2511.01884), and a launch's parameters. Not
+# every chip and version has each of them: metrics that a query does not list are left out.
 METRICS: Final[tuple[str, ...]] = (
     DURATION,
     SM_THROUGHPUT,
@@ -93,9 +93,9 @@ _MAX_KERNELS = 64
 
 
 class NcuFailedError(KernelwrightError):
-    """There are no counters; the message says why, in words for a note, and the hint what to do.
+    """ncu gave no counters. The message says why, in words for a note, and the hint says what to do.
 
-    ``reason`` is one of a few words; ``metrics`` are those that ncu does not know, where that was the fault: without
+    ``reason`` is one of a few words. ``metrics`` are the metrics that ncu does not know, if that was the fault; without
     them the same command may work.
     """
 
@@ -104,25 +104,25 @@ class NcuFailedError(KernelwrightError):
 
     @property
     def reason(self) -> Reason:
-        """What kind of failure it was."""
+        """The kind of failure."""
         return self.data["reason"]  # type: ignore[no-any-return]
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics to leave out in another try; empty where that is not the fault."""
+        """The metrics to leave out in another try; empty if they are not the fault."""
         return tuple(self.data["metrics"])
 
 
 class KernelCounters(NamedTuple):
-    """What was counted of one kernel: all its launches, and the metrics of that of median duration.
+    """The counts of one kernel: all its launches, and the metrics of the launch of median duration.
 
     Attributes:
-        kernel: the function's own name; ``signature`` is how ncu has it, with template arguments.
-        launches: how many were profiled.
-        total_ms: of all of them; None where a duration is missing.
-        grid: blocks, by dimension; None where ncu did not say. ``block``: threads likewise.
-        architecture: as ``sm_90``; empty where ncu did not say.
-        metrics: by name, in bytes, ns, Hz, per cent or counts, and these per second. What was "n/a" is left out.
+        kernel: the function's own name; ``signature``: the name in ncu's report, with template arguments.
+        launches: number of profiled launches.
+        total_ms: of all launches; None if a duration is missing.
+        grid: blocks, by dimension; None if ncu did not report it. ``block``: threads, likewise.
+        architecture: such as ``sm_90``; empty if ncu did not report it.
+        metrics: by name, in bytes, ns, Hz, per cent or counts, and these per second. Values of "n/a" are left out.
     """
 
     kernel: str
@@ -139,10 +139,10 @@ class KernelCounters(NamedTuple):
 
 
 def query_command(collection: str = "", *, ncu: str = "ncu") -> list[str]:
-    """The command whose output :func:`parse_query` reads; needs a GPU, and no permission to count.
+    """The command whose output :func:`parse_query` reads. It needs a GPU, but no permission to count.
 
-    Without a ``collection`` ncu lists its hardware counters. What it computes from the launch itself (``launch``) it
-    lists only when asked, and older versions do not know the question.
+    Without a ``collection`` ncu lists its hardware counters. It lists metrics of the launch itself only for the
+    collection ``launch``, which older versions do not know.
     """
     return [ncu, "--query-metrics-collection", collection] if collection else [ncu, "--query-metrics"]
 
@@ -154,7 +154,7 @@ def parse_query(text: str) -> frozenset[str]:
     """The base names (``dram__bytes``) that a query lists, as table or CSV, with or without suffixes.
 
     Raises:
-        NcuFailedError: there are none.
+        NcuFailedError: the text lists none.
     """
     _check_size(text)
     found = frozenset(match["name"] for match in _LISTED.finditer(text))
@@ -164,9 +164,9 @@ def parse_query(text: str) -> frozenset[str]:
 
 
 def available(metrics: Iterable[str], query: Collection[str]) -> tuple[str, ...]:
-    """Those of the metrics that a query listed, by their base names.
+    """The metrics whose base names a query listed.
 
-    Metrics of the launch are not counters, and the plain query lists none of them: they stay where it has none at all.
+    Metrics of the launch are not counters, and the plain query lists none of them. They stay if the query has none.
     """
     has_launch = any(name.startswith("launch__") for name in query)
     return tuple(
@@ -190,16 +190,16 @@ def command(
     launch_count: int = 64,
     ncu: str = "ncu",
 ) -> list[str]:
-    """Profile the launches of some kernels of a program; :func:`parse_raw` reads what is then in ``log_file``.
+    """The command that profiles launches of some kernels of a program. :func:`parse_raw` reads its ``log_file``.
 
-    The clocks are left alone: they are not ours to set. Caches are flushed before each pass over a kernel, so that
-    passes are alike: what is counted is a launch on cold caches.
+    The clocks are not changed, because they are not ours to set. Caches are flushed before each pass over a kernel, so
+    that passes are alike. The counts are therefore of launches on cold caches.
 
     Args:
-        program: what to run; each argument is passed on as it is.
-        log_file: absolute; is overwritten.
-        kernels: names as a candidate or a profiler has them; only the functions' own names are matched. Those that
-            are no C identifiers are left out.
+        program: the command to profile; each argument is passed on as it is.
+        log_file: absolute path; the file is overwritten.
+        kernels: names in a candidate's or profiler's form; only the functions' own names are matched. Names that are
+            not C identifiers are left out.
         metrics: full names, at least one.
         launch_skip, launch_count: of the launches of these kernels.
 
@@ -228,7 +228,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,254}", re.ASCII)
 
 
 def function_name(kernel: str) -> str:
-    """A kernel's own name, without its type, scopes, template arguments and parameters; empty where it has none."""
+    """A kernel's own name, without its type, scopes, template arguments and parameters; empty if it has none."""
     text = kernel[:4000].replace("(anonymous namespace)", "").replace("<unnamed>", "").strip()
     kept, depth = [], 0
     for character in text:
@@ -249,12 +249,12 @@ def function_name(kernel: str) -> str:
 
 
 def parse_raw(text: str) -> tuple[KernelCounters, ...]:
-    """What stands in the log file of :func:`command`: one entry a kernel, that with the longest time in all first.
+    """Parse the log file of :func:`command`: one entry for each kernel, the longest total time first.
 
-    Messages before and behind the table are skipped. A table with no row of units counts as one in base units.
+    Messages before and after the table are skipped. A table without a row of units counts as one in base units.
 
     Raises:
-        NcuFailedError: there is no table, or it is empty, damaged, or cut off; or ncu says that it failed.
+        NcuFailedError: there is no table, or it is empty, damaged, or cut off; or ncu reports that it failed.
     """
     _check_size(text)
     lines = [line.rstrip("\r") for line in text.split("\n")]
@@ -343,7 +343,7 @@ _NANOSECONDS = _LONG_NAMES | {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 def _number(value: str, unit: str) -> float | None:
-    """A value in base units; None where it is none ("n/a"), or its unit is not understood."""
+    """A value in base units; None if it is not a number ("n/a"), or if its unit is unknown."""
     parts = _UNIT.fullmatch("" if unit == "%" else unit)
     if not _NUMBER.fullmatch(value) or parts is None:
         return None
@@ -393,7 +393,7 @@ def _fault(pattern: str, reason: Reason, message: str, hint: str = "") -> _Fault
     return _Fault(re.compile(pattern, re.IGNORECASE), reason, message, hint)
 
 
-# In the order in which they explain: the first that fits is what went wrong, and what follows comes of it.
+# In order of precedence: the first fault that matches is the cause, and later ones follow from it.
 _FAULTS = (
     _fault(
         r"ERR_NVGPUCTRPERM",
@@ -460,8 +460,8 @@ _UNKNOWN = re.compile(r"Failed to (?:find metric|access the following [\d,]{1,12
 
 
 def explain(text: str) -> NcuFailedError:
-    """What kept ncu from counting, by what it or the shell said: for texts that hold no table."""
-    # Progress has names of kernels in it, which are a candidate's.
+    """Find out from a text without a table, by ncu or the shell, why ncu did not count."""
+    # Progress messages contain names of kernels, which a candidate chooses.
     text = "\n".join(line for line in text[:_MAX_EXPLAINED_CHARS].split("\n") if not line.startswith("==PROF=="))
     if not text.strip():
         return NcuFailedError(

@@ -1,4 +1,4 @@
-"""What limits a kernel: times that each limit alone would allow, compared with the time it takes."""
+"""Finds what limits a kernel, by comparing its time with the times that each limit alone would allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHARE_THAT_EXPLAINS = 1 / 3
 
 
 class Placement(NamedTuple):
-    """Where a kernel lies: the times that each limit alone would allow, in ms, and which of them decides."""
+    """The times that each limit alone would allow, in ms, and the limit that decides."""
 
     bound: Bound
     memory_ms: float
@@ -31,24 +31,24 @@ def place(
     calls: int = 1,
     instructions: float = 0.0,
 ) -> Placement:
-    """What limits a kernel of a measured latency, by arithmetic alone.
+    """Decide what limits a kernel of a measured latency, by arithmetic alone.
 
     - memory = ``bytes_moved`` / bandwidth of the working set; compute = ``flops`` / peak; overhead = an empty call,
       times ``calls``; instructions = ``instructions`` / peak instruction rate.
     - "unknown" without ceilings or a latency.
-    - "latency" where the overhead is longer than memory and compute.
-    - The longer one of memory and compute, "memory" where they are equal, if it explains a third of the latency.
-    - If neither does: "compute" where the instructions that were counted explain a third (too many of them for the
-      work), else "latency": waiting, for data that depends on other data, or for what was not seen here.
+    - "latency" if the overhead is longer than memory and compute.
+    - The longer one of memory and compute, "memory" if both are equal, if it explains a third of the latency.
+    - If neither does: "compute" if the counted instructions explain a third (there are too many for the work), else
+      "latency": the kernel waits, for data that depends on other data, or for an unknown reason.
 
     Args:
         latency_ms: one forward.
-        bytes_moved: what one forward has to read and write at least.
+        bytes_moved: bytes that one forward must read and write at least.
         flops: floating-point operations of one forward.
-        ceilings: None where they are not known.
-        working_set_bytes: what repeated forwards cycle through; None for ``bytes_moved``.
+        ceilings: None if they are not known.
+        working_set_bytes: bytes that repeated forwards cycle through; None for ``bytes_moved``.
         calls: C functions called in one forward.
-        instructions: executed in one forward; 0 where they were not counted.
+        instructions: executed in one forward; 0 if they were not counted.
     """
     if ceilings is None or not min(latency_ms, ceilings.bandwidth_gb_s, ceilings.peak_gflops) > 0:
         return Placement("unknown", 0.0, 0.0, 0.0, 0.0)
@@ -88,7 +88,7 @@ def placement_metrics(placement: Placement, latency_ms: float, bytes_moved: floa
 
 
 def placement_note(placement: Placement, latency_ms: float) -> str:
-    """What decided, in numbers."""
+    """A note of the limit, with the numbers behind it."""
     if placement.bound == "unknown":
         return "what limits it is unknown: the ceilings of this machine are"
     shares = [

@@ -1,9 +1,8 @@
-"""compute-sanitizer: the commands that look for faulty accesses and races on a device, and what they found.
+"""compute-sanitizer: commands that look for faulty accesses and races on a device, and the parser of their reports.
 
-Nothing is run here. The tool writes its report to a file of its own (``--log-file``), apart from what the program
-prints, since a candidate can print reports too; only that file's text is parsed. A report is evidence against a
-candidate. That there is none proves little: a program that searches for the file can write to it, and races in global
-memory are not looked for at all.
+Nothing is run here. The tool writes its report to a file of its own (``--log-file``), because a candidate can print
+reports, too. Only that file's text is parsed. A report is evidence against a candidate. The lack of a report proves
+little: a program that searches for the file can write to it, and the tool does not look for races in global memory.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Tool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
 Reason = Literal["attach", "damaged", "device", "incomplete", "internal", "missing", "option", "other"]
 
 ERROR_EXIT: Final = 86
-# PyTorch hands out parts of large allocations, inside of which nothing is out of bounds: let it ask for each.
+# PyTorch's tensors are parts of large allocations, in which no access is out of bounds. Give each its own allocation.
 ENVIRONMENT: Final[Mapping[str, str]] = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 _PRINT_LIMIT = 100
@@ -30,28 +29,28 @@ _MAX_KERNELS = 64
 
 
 class SanitizerFailedError(KernelwrightError):
-    """The tool did not do its work, so that nothing is known of the candidate; the hint says what to do."""
+    """The tool failed, so nothing is known about the candidate. The hint says what to do."""
 
     def __init__(self, message: str, *, hint: str = "", **data: Any) -> None:
         super().__init__(message, hint=hint, **{"reason": "other", **data})
 
     @property
     def reason(self) -> Reason:
-        """What kind of failure it was."""
+        """The kind of failure."""
         return self.data["reason"]  # type: ignore[no-any-return]
 
 
 class SanitizerFinding(NamedTuple):
-    """One fault, as the tool reported it; all text is a stranger's, cut to printable characters.
+    """One fault, as the tool reported it. All text is untrusted, and cut to printable characters.
 
     Attributes:
         kind: its headline: "Invalid __global__ write of size 4 bytes".
         severity: "error" or "warning".
-        kernel: the function's own name; empty where the tool did not say.
+        kernel: the function's own name; empty if the tool did not report it.
         where: file and line of the access; empty without line information.
-        block, thread: indices; None where the tool did not say.
-        address: as the tool has it; None likewise. ``detail`` says what is wrong with it.
-        hazards: how many bytes' hazards the tool put together in this one.
+        block, thread: indices; None if the tool did not report them.
+        address: as reported, or None. ``detail`` says what is wrong with it.
+        hazards: number of bytes whose hazards the tool merged into this one.
     """
 
     tool: Tool
@@ -67,12 +66,12 @@ class SanitizerFinding(NamedTuple):
 
 
 class SanitizerReport(NamedTuple):
-    """What one tool found.
+    """The result of one tool.
 
     Attributes:
-        findings: those that were printed.
-        errors, warnings: all of them, by the report's last line.
-        program_failed: the program itself ended with an error, so that it may not have come to its end.
+        findings: the printed ones.
+        errors, warnings: numbers of all of them, by the report's last line.
+        program_failed: the program itself ended with an error, so it may not have run to its end.
     """
 
     tool: Tool
@@ -83,7 +82,7 @@ class SanitizerReport(NamedTuple):
 
     @property
     def clean(self) -> bool:
-        """True where nothing was found in a program that ran to its end."""
+        """Whether the program ran to its end and nothing was found."""
         return not (self.errors or self.warnings or self.findings or self.program_failed)
 
 
@@ -95,15 +94,15 @@ def command(
     kernels: Iterable[str] = (),
     compute_sanitizer: str = "compute-sanitizer",
 ) -> list[str]:
-    """Run a program under a tool; :func:`parse` reads what is then in ``log_file``. Run it with ``ENVIRONMENT``.
+    """The command that runs a program under a tool, with ``ENVIRONMENT``. :func:`parse` reads its ``log_file``.
 
-    It exits with ``ERROR_EXIT`` where something was found and the program itself ended well.
+    It exits with ``ERROR_EXIT`` if something was found and the program itself succeeded.
 
     Args:
         tool: ``memcheck`` (accesses), ``racecheck`` (shared memory), ``initcheck``, ``synccheck`` (barriers).
-        program: what to run; each argument is passed on as it is.
-        log_file: absolute.
-        kernels: look at these alone, by the functions' own names; all kernels where it is empty.
+        program: the command to check; each argument is passed on as it is.
+        log_file: absolute path.
+        kernels: the only kernels to check, by the functions' own names; empty for all kernels.
 
     Raises:
         ValueError: ``program`` is empty, ``log_file`` is not absolute, or none of ``kernels`` has a usable name.
@@ -118,7 +117,7 @@ def command(
         *("--show-backtrace", "device"),
     ]
     if tool == "memcheck":
-        # Calls that fail are the host's business; PyTorch makes some on purpose, to ask what there is.
+        # Failing calls are not a kernel's fault. PyTorch makes some on purpose, to find out what is supported.
         options += ["--report-api-errors", "no", "--padding", str(_PADDING_BYTES)]
     for name in names:
         options += ["--kernel-name", f"kernel_substring={name}"]
@@ -153,11 +152,10 @@ _NO_DEVICE = re.compile(r"Program hit (?:cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE|
 
 
 def parse(text: str, tool: Tool) -> SanitizerReport:
-    """What stands in the log file of :func:`command`.
+    """Parse the log file of :func:`command`.
 
     Raises:
-        SanitizerFailedError: the tool failed, or its report is damaged or does not end: nothing is known then, whatever
-            was found before.
+        SanitizerFailedError: the tool failed, or its report is damaged or does not end. Its findings then do not count.
     """
     if len(text) > _MAX_CHARS:
         raise _failed("damaged", f"the report is longer than {_MAX_CHARS >> 20} million characters")
@@ -233,13 +231,13 @@ def _finding(tool: Tool, paragraph: tuple[re.Match[str], list[str]]) -> Sanitize
 
 
 def _without_place(kind: str) -> str:
-    """A race's headline holds its place, which stands in fields of its own."""
+    """A headline without the place of a race, which has fields of its own."""
     head, access, _ = kind.partition(" access at ")
     return f"{head} access" if access else kind.partition(" detected at ")[0]
 
 
 def _detail(address: re.Match[str], details: Sequence[str]) -> str:
-    """What is wrong with the address, with what the next line adds: where the nearest allocation lies."""
+    """What is wrong with the address, and the place of the nearest allocation from the next line."""
     more = next((line for line in details if line.startswith("and is ")), "")
     return plain(f"{address['detail']} {more}", 160)
 
@@ -306,9 +304,9 @@ _FAULTS = (
 
 
 def _check_tool(lines: Sequence[str], text: str) -> None:
-    """Raise where the report, or the shell in its place, says that the tool itself failed.
+    """Raise if the report, or the shell's message instead of it, says that the tool itself failed.
 
-    Findings and what belongs to them are not asked: names of kernels and of files (``#line``) are a candidate's.
+    Findings and their details are skipped, because a candidate chooses names of kernels and of files (``#line``).
     """
     if not text.strip():
         raise _failed("incomplete", "compute-sanitizer wrote nothing")

@@ -1,7 +1,7 @@
-"""The profile of GPU kernels where there is no GPU: what their machine code takes and does, for several architectures.
+"""The profile of GPU kernels without a GPU: resources and instructions of their machine code, for some architectures.
 
-Compiled by the build service from the text alone, each text once for each architecture. No time is known here, and none
-is guessed; what limits a kernel is said by how many of its blocks fit on a multiprocessor.
+The build service compiles each text once for each architecture, from the text alone. No time is known or guessed. The
+number of blocks that fit on a multiprocessor shows what limits a kernel.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _AT_ONCE = 2
 def profile_cuda(
     builds: BuildService, requests: Sequence[inline.BuildRequest], launches: Iterable[Launch]
 ) -> Profile | None:
-    """The resources of all kernels that a candidate had built; None where it had none built.
+    """The resources of all kernels that a candidate had built; None if it had none built.
 
     Args:
-        launches: what was seen of their launches; occupancy is known for these alone.
+        launches: their observed launches; occupancy is known for these alone.
     """
     seen = list(launches)
     found: list[KernelResources] = []
@@ -57,14 +57,14 @@ def profile_cuda(
 
 
 def read_machine_code(builds: BuildService, requests: Sequence[inline.BuildRequest]) -> None:
-    """Have the kernels compiled that :func:`profile_cuda` will ask for, and keep them."""
+    """Compile the kernels for a later :func:`profile_cuda`, and keep the results."""
     _compiled(builds, requests)
 
 
 def fingerprint(builds: BuildService, requests: Sequence[inline.BuildRequest], host: str) -> str:
-    """A hash of the kernels' machine code for all architectures, and of what runs on the host, by its own hash.
+    """A hash of the kernels' machine code for all architectures and of ``host``, the hash of the host's code.
 
-    Empty where ``host`` is, or where an architecture's code is not known.
+    Empty if ``host`` is empty, or if an architecture's code is not known.
     """
     codes = [code for _, code in _compiled(builds, requests)]
     listings = [code[1] for code in codes if code is not None and code[1]]
@@ -74,7 +74,7 @@ def fingerprint(builds: BuildService, requests: Sequence[inline.BuildRequest], h
 def _compiled(
     builds: BuildService, requests: Sequence[inline.BuildRequest]
 ) -> list[tuple[str, tuple[str, str] | None]]:
-    """Architecture and machine code, with what the assembler says, of each request's kernels."""
+    """For each request's kernels the architecture, the assembler's messages and the machine code."""
     wanted = [
         (request, architecture)
         for request in {request.key: request for request in requests if "cuda" in request.language}.values()
@@ -88,7 +88,7 @@ def _compiled(
 def profile_triton(sandbox: Sandbox, builds: BuildService, source: str, problem: Problem, *, limits: Limits) -> Profile:
     """The resources of all kernels that one forward launches, at the problem's size for a GPU.
 
-    Each configuration of an autotuned kernel is compiled. What cannot be captured is told in a note.
+    Each configuration of an autotuned kernel is compiled. A note reports launches that cannot be captured.
     """
     payload = {
         "source": source,
@@ -112,7 +112,7 @@ def profile_triton(sandbox: Sandbox, builds: BuildService, source: str, problem:
 
 
 class TritonLaunch(NamedTuple):
-    """One captured launch, as the candidate's process tells it."""
+    """One captured launch, as claimed by the candidate's process."""
 
     kernel: str
     architecture: str
@@ -138,7 +138,7 @@ def _launch(claim: Any) -> TritonLaunch | None:
 
 
 def _captured(builds: BuildService, launch: TritonLaunch) -> KernelResources:
-    """The resources of one launch; what no block can have is not assembled, which may take half a minute."""
+    """The resources of one launch. A launch that cannot fit is not assembled, which could take half a minute."""
     assembled = None
     if launch.ptx and fits(launch.architecture, launch.shared_bytes):
         assembled = builds.assemble(launch.ptx, launch.architecture)
@@ -152,9 +152,9 @@ def _captured(builds: BuildService, launch: TritonLaunch) -> KernelResources:
 
 
 def objection(profile: Profile) -> str:
-    """Why a candidate can be launched on none of the architectures, or an empty string.
+    """Why a candidate cannot be launched on any of the architectures, or an empty string.
 
-    Of an autotuned kernel one configuration that can be launched is enough.
+    One launchable configuration of an autotuned kernel is enough.
     """
     usable: dict[tuple[str, str], bool] = {}
     for kernel in profile.kernels:
@@ -180,12 +180,12 @@ def _profile(found: Sequence[KernelResources], notes: Sequence[str]) -> Profile:
 
 
 def _rank(kernel: KernelResources) -> tuple[bool, bool, float]:
-    """Kernels that can be launched first; of those the ones that spill nothing, by occupancy."""
+    """Sort key: kernels that can be launched first, then those that spill nothing, then by occupancy."""
     return bool(kernel.problem), bool(kernel.spilled_bytes), -(kernel.occupancy or 0.0)
 
 
 def _metrics(kernels: Sequence[KernelResources]) -> dict[str, float]:
-    """The worst of each over all kernels of one architecture."""
+    """The worst value of each figure over all kernels of one architecture."""
     if not kernels:
         return {}
     kernels = [kernel for kernel in kernels if not kernel.problem] or kernels

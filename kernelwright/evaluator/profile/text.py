@@ -15,7 +15,7 @@ def plain(text: str, limit: int = 120) -> str:
 
 
 def plain_name(text: str, limit: int = 60) -> str:
-    """A function's name as a symbol table has it, without what no C++ name is made of."""
+    """A function's name from a symbol table. Characters that no C++ name contains become underscores."""
     return plain(_NAME.sub("_", text[:1000]), limit)
 
 

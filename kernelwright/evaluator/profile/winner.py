@@ -1,4 +1,4 @@
-"""A kernel that was timed, and what is known of it: what profilers are given."""
+"""A timed kernel and the facts about it, as the input of profilers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kernelwright.records import Problem, Timing
 
 
 class Faults(NamedTuple):
-    """Faulty accesses to memory, in words, and why one cannot be sure that these are all."""
+    """Faulty accesses to memory, in words, and reasons why there may be more."""
 
     faults: tuple[str, ...] = ()
     unsure: tuple[str, ...] = ()
 
 
 class Winner(NamedTuple):
-    """A kernel that was timed.
+    """A timed kernel.
 
-    source: with its knobs applied. built, products: what it had built; products by the request's key. calls: one
-    forward's calls of its own kernels, as its worker recorded them; None where it was not asked. own_share: of the time
-    that own kernels take, None where it is not known. device_kernels: of one call on a device, as its worker claims.
+    source: with its knobs applied. built: its build requests; products: by the request's key. calls: one forward's
+    calls of its own kernels, as its worker recorded them; None if they were not recorded. own_share: share of the time
+    in its own kernels, None if unknown. device_kernels: kernels of one call on a device, by its worker's claim.
     """
 
     problem: Problem

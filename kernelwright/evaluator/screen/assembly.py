@@ -1,6 +1,6 @@
-"""The screen's view of assembly: text inside of ``asm(...)``, and PTX modules, statement by statement.
+"""The screen's rules over assembly, statement by statement: text inside ``asm(...)``, and PTX modules.
 
-Mnemonics count, words do not: a comment about a system call is none, and a table of bytes in C++ is no instruction.
+Only mnemonics count: a comment about a system call is not one, and a table of bytes in C++ is not an instruction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _CLOCK_REGISTER = re.compile(r"%(?:globaltimer|clock)(?:64|_lo|_hi)?\b|\bcntvct_el0\b")
 _PTX = re.compile(r"^[^\S\n]*\.version\s+\d", re.MULTILINE)
 _FIXED = re.compile(r"\[\s*(?:0[xX][0-9a-fA-F]+|[0-9]+)U?(?:\s*[+]\s*(?:0[xX][0-9a-fA-F]+|[0-9]+))?\s*\]")
-_SMALL_SPACES = re.compile(r"\.(?:shared|local|const|param)\b")  # small spaces of a kernel's own, where 0 is an address
+_SMALL_SPACES = re.compile(r"\.(?:shared|local|const|param)\b")  # a kernel's own spaces, where 0 is a valid address
 
 _SYSTEM_CALLS = frozenset(("syscall", "sysenter", "svc", "swi"))
 _JUMPS = frozenset(("call", "callq", "jmp", "jmpq", "bl", "b"))
@@ -54,18 +54,18 @@ _INFORMING = {
 
 
 def looks_like_ptx(text: str) -> bool:
-    """Whether a text is a PTX module: those begin with the version of their language."""
+    """Whether a text is a PTX module, which begins with its ``.version``."""
     return _PTX.search(text) is not None
 
 
 def scan_assembly(text: str) -> Iterator[tuple[str, int, str]]:
-    """(rule, line from 0, evidence) of what the statements of an assembly text do; quotes and escapes are gone."""
+    """Yield (rule, line from 0, evidence) for the statements of an assembly text without quotes and escapes."""
     plain = _BLOCK_COMMENT.sub(lambda found: " " + "\n" * found.group().count("\n"), text)
     for number, line in enumerate(plain.split("\n")):
         for statement in re.split(r"[;{}]", _LINE_COMMENT.sub("", line)):
             for rule in _rules_of(statement):
                 yield rule, number, " ".join(statement.split())
-    if text.strip() in PROCESS_CALLS:  # the symbol that a declaration is given: int f() asm("system");
+    if text.strip() in PROCESS_CALLS:  # the symbol of a declaration: int f() asm("system");
         yield "cpp-process", 0, text.strip()
 
 

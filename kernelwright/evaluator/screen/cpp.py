@@ -1,6 +1,6 @@
-"""The screen's rules over C, C++ and CUDA text. They look at tokens, so that ``x.clone()`` is no process.
+"""The screen's rules over C, C++ and CUDA text. They look at tokens, so ``x.clone()`` does not count as a process.
 
-What macros make of the text is looked at as well, and so is the assembly in it.
+They also look at the text after macro expansion, and at the assembly in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelwright.evaluator.screen.text import (
 )
 
 _INTERPRETER_WORDS = re.compile(r"Py(?:Run|Frame|ThreadState|Interpreter|Gilstate)_\w*|PyEval_(?:GetFrame|Eval|Get)\w*")
-# Of the headers and the runtime that stand in for CUDA's; what begins with kw_ otherwise may be a kernel's own.
+# Names of the headers and the runtime that emulate CUDA. Any other name that begins with kw_ may be a kernel's own.
 _EMULATOR_WORDS = re.compile(
     r"KW_(?:EMULATED|RUNTIME|UNWATCHED|PLAIN|PROCESSORS|SHARED_\w+)|__wrap_\w+|__tsan_\w+|__SANITIZE_THREAD__"
     r"|kw_tensors|torch_headers"
@@ -99,7 +99,7 @@ _PY_NAMES = frozenset(("exec", "eval", "eval_file", "globals"))
 _ASM = frozenset(("asm", "__asm__", "__asm"))
 _ASM_QUALIFIERS = frozenset(("volatile", "__volatile__", "__volatile", "inline", "__inline__", "goto", "__goto__"))
 _SYMBOL_ATTRIBUTES = frozenset(("alias", "__alias__", "weakref", "__weakref__", "ifunc", "__ifunc__"))
-_COMPARISONS = frozenset("=!<>")  # with the "=" that follows them
+_COMPARISONS = frozenset("=!<>")  # followed by "="
 _NO_TYPE = frozenset(("return", "else", "do", "co_return", "co_await", "throw", "case", "goto", "new", "delete"))
 PRIVATE_PROC = re.compile(r"/proc/?(?:$|\s|self\b|thread-self\b|\d|[%{*])|/dev/k?mem\b")
 _HEADER = re.compile(r'<(?P<system>[^>\n]+)>|"(?P<own>[^"\n]+)"')
@@ -108,7 +108,7 @@ _LINE_MARKER = re.compile(r'\d[^"]*("[^"]*"?)')
 
 
 def scan(text: str, first_line: int = 1) -> list[Hit]:
-    """What the rules find in one source text; lines count from ``first_line``."""
+    """The hits of the rules in one source text; lines count from ``first_line``."""
     hits: dict[Hit, None] = {}  # each once, in order
     for reading in readings(text):
         tokens = list(tokenize(reading))
@@ -145,7 +145,7 @@ def _directive_rules(name: str, rest: str) -> Iterator[str]:
         yield "cpp-include"
     if name in ("if", "elif") and any(_is_foreign(asked.strip()) for asked in _HAS_INCLUDE.findall(rest)):
         yield "cpp-include"
-    if name in ("line", ""):  # compilers quote the line of the file that they were told
+    if name in ("line", ""):  # compilers quote the line of the file that is named here
         marker = _LINE_MARKER.match(rest)
         if marker and _is_foreign(marker[1]):
             yield "cpp-include"
@@ -158,7 +158,7 @@ def _directive_rules(name: str, rest: str) -> Iterator[str]:
 
 
 def _is_foreign(header: str) -> bool:
-    """Whether an include's argument is anything but a path below the compiler's own folders, spelt out."""
+    """Whether an include's argument is not a literal path below the compiler's own folders."""
     match = _HEADER.match(header)
     if match is None:
         return True
@@ -167,9 +167,9 @@ def _is_foreign(header: str) -> bool:
 
 
 def _definition(directive: Token) -> Iterator[Hit]:
-    """What a macro's body would do, whether or not it is used."""
+    """Hits in a macro's body, whether or not the macro is used."""
     body = directive.text.partition("define")[2]
-    for reading in readings("0 " + body):  # so that a first # begins no directive
+    for reading in readings("0 " + body):  # keeps a first # from being read as a directive
         tokens = [token._replace(line=directive.line) for token in tokenize(reading)][1:]
         yield from _calls(tokens, _defined(tokens))
         yield from _strings(tokens)
@@ -198,7 +198,7 @@ def _strings(tokens: Sequence[Token]) -> Iterator[Hit]:
 
 
 def _spelt(tokens: Sequence[Token], i: int) -> str:
-    """The text that an initialiser from token ``i`` on spells out, letter by letter; empty where it does not."""
+    """The text that an initialiser from token ``i`` on spells letter by letter; empty if it spells none."""
     letters = []
     for at in range(i + 1, len(tokens), 2):
         letter = unescape(tokens[at].text) if tokens[at].kind == "char" else ""
@@ -211,7 +211,7 @@ def _spelt(tokens: Sequence[Token], i: int) -> str:
 
 
 def _opening(tokens: Sequence[Token], i: int) -> int | None:
-    """Where the parenthesis after ``asm volatile`` and the like is."""
+    """Index of the parenthesis after ``asm``, ``asm volatile`` and the like; None without one."""
     for at in range(i + 1, min(i + 5, len(tokens))):
         if tokens[at].text == "(":
             return at
@@ -221,7 +221,7 @@ def _opening(tokens: Sequence[Token], i: int) -> int | None:
 
 
 def _assembly(tokens: Sequence[Token]) -> Iterator[Hit]:
-    """What the strings inside of ``asm(...)`` do; those that stand side by side are one."""
+    """Hits in the strings inside ``asm(...)``. Adjacent strings are joined."""
     for is_text, group in itertools.groupby(tokens, key=lambda token: token.kind == "string"):
         if is_text:
             parts = list(group)
@@ -245,7 +245,7 @@ def _calls(tokens: Sequence[Token], own: set[str]) -> Iterator[Hit]:
 
 
 def _is_call(tokens: Sequence[Token], i: int) -> bool:
-    """A call of a free function: not a member, not of a foreign namespace, not a declaration."""
+    """Whether token ``i`` is a call of a free function: not a member, a foreign namespace's or a declaration."""
     if i + 1 >= len(tokens) or tokens[i + 1].text != "(":
         return False
     before = tokens[i - 1] if i else Token("mark", ";", 0)
@@ -257,7 +257,7 @@ def _is_call(tokens: Sequence[Token], i: int) -> bool:
 
 
 def _is_taken(tokens: Sequence[Token], i: int) -> bool:
-    """``(name)(...)``, ``&name``, ``= name;``: a function called or handed on without being called by its name."""
+    """Whether a function is called or passed on indirectly: ``(name)(...)``, ``&name``, ``= name;``."""
     before, after = (tokens[i - 1].text if i else ";"), (tokens[i + 1].text if i + 1 < len(tokens) else ";")
     if before == "(" and after == ")":
         return i + 2 < len(tokens) and tokens[i + 2].text == "("
@@ -311,7 +311,7 @@ def _next_is(tokens: Sequence[Token], i: int, text: str) -> bool:
 
 
 def _statics(tokens: Sequence[Token]) -> Iterator[Hit]:
-    """``static`` containers and tensors: what a kernel would cache answers in. A function that returns one is none."""
+    """``static`` containers and tensors, where a kernel could cache answers. Functions that return one do not count."""
     closing = closing_brackets(tokens)
     for i, token in enumerate(tokens):
         if token.text not in ("static", "thread_local") or token.kind != "word":

@@ -1,7 +1,7 @@
-"""A small preprocessor: macros of a source expanded, names pasted and quoted, so that ``sys##tem`` is what it becomes.
+"""A small preprocessor that expands the macros of a source, pasting and quoting names: ``sys##tem`` becomes ``system``.
 
-Conditionals are not followed: a definition holds from its line on, wherever it stands. Work is bounded; what is left
-when the bound is reached stays as it is, since a compiler in its sandbox meets bounds as well.
+Conditionals are ignored: a definition holds from its line on, wherever it stands. Work is bounded. Text beyond the
+bound stays as it is; the compiler in its sandbox meets bounds, too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from kernelwright.evaluator.screen.text import Reading, Token, split_directive, tokenize
 
-_TOKENS = 200_000  # that expansions of one source may read and yield
-_DEPTH = 24  # of arguments within arguments
-_CHAIN = 64  # of macros that come out of macros
+_TOKENS = 200_000  # tokens that expansions of one source may read and yield
+_DEPTH = 24  # levels of arguments within arguments
+_CHAIN = 64  # macros in a chain in which each comes from the body of the one before
 _DEFINITION = re.compile(r"([A-Za-z_$][\w$]*)(?:\(([^()]*)\))?(.*)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_$][\w$]*")
 _PASTES = ("##", "%:%:")
@@ -22,19 +22,19 @@ _QUOTES = ("#", "%:")
 
 
 class _Macro(NamedTuple):
-    """parameters: None where it is used without parentheses; the last one takes all that is left where variadic."""
+    """parameters: None if the macro is used without parentheses. If variadic, the last one takes all that remain."""
 
     parameters: tuple[str, ...] | None
     variadic: bool
     body: tuple[Token, ...]
 
 
-_Hidden = frozenset[str]  # macros that a token came out of: they are not expanded in it again
+_Hidden = frozenset[str]  # macros that produced a token: they are not expanded in it again
 _Pending = list[tuple[Token, _Hidden]]  # the next token is the last one
 
 
 def expand(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens with all macros of the source expanded, directives left out; empty where it defines none."""
+    """The tokens with all macros of the source expanded and no directives; empty if it defines no macros."""
     if not any(token.kind == "directive" and split_directive(token.text)[0] == "define" for token in tokens):
         return []
     return _Expander().source(tokens)
@@ -98,7 +98,7 @@ class _Expander:
         return done
 
     def _arguments(self, pending: _Pending) -> list[list[Token]] | None:
-        """Takes the parenthesised arguments that come next off ``pending``; None (and nothing taken) without any."""
+        """Take the parenthesised arguments that come next off ``pending``; None, and nothing is taken, without any."""
         if not pending or pending[-1][0].text != "(" or pending[-1][0].kind != "mark":
             return None
         arguments: list[list[Token]] = [[]]
@@ -120,7 +120,7 @@ class _Expander:
     def _substitute(
         self, macro: _Macro, arguments: Mapping[str, list[Token]], depth: int, within: _Hidden
     ) -> list[Token]:
-        """The body with arguments in place of parameters; those next to ``##`` and ``#`` unexpanded."""
+        """The body with arguments in place of parameters. Arguments next to ``##`` and ``#`` are not expanded."""
         result: list[Token] = []
         body, i = macro.body, 0
         while i < len(body) and self._left > 0:
@@ -146,7 +146,7 @@ class _Expander:
 
 
 def _named(macro: _Macro, given: list[list[Token]]) -> dict[str, list[Token]]:
-    """Arguments by parameter; ``__VA_ARGS__`` takes what is left, commas included."""
+    """Arguments by parameter; ``__VA_ARGS__`` takes the remaining ones, commas included."""
     names = macro.parameters or ()
     named = {name: given[i] if i < len(given) else [] for i, name in enumerate(names)}
     if macro.variadic and len(given) > len(names):
@@ -158,7 +158,7 @@ def _named(macro: _Macro, given: list[list[Token]]) -> dict[str, list[Token]]:
 
 
 def _paste(before: list[Token], after: Sequence[Token]) -> list[Token]:
-    """The last token of ``before`` and the first of ``after`` become one."""
+    """Join the last token of ``before`` and the first of ``after`` into one."""
     if not before or not after:
         return [*before, *after]
     text = before[-1].text + after[0].text
@@ -167,7 +167,7 @@ def _paste(before: list[Token], after: Sequence[Token]) -> list[Token]:
 
 
 def _quoted(tokens: Sequence[Token]) -> str:
-    """What ``#`` makes of an argument; a blank stands only between two words."""
+    """The text that ``#`` makes of an argument; blanks stand only between words."""
     text = ""
     for token in tokens:
         text += " " if text[-1:].isalnum() and token.text[:1].isalnum() else ""

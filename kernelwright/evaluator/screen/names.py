@@ -1,4 +1,4 @@
-"""What names stand for in a candidate's Python: imports and plain aliases, scope by scope. Nothing is executed."""
+"""Resolves names in a candidate's Python through imports and plain aliases, scope by scope. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bound_names(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, str | None]]:
-    """Names that one node binds, with the dotted name that an import gives them."""
+    """Names that one node binds, each with its dotted name if it is imported, else None."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield node.name, None
     elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
@@ -44,7 +44,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, str | None]]:
 
 
 class Scopes:
-    """A stack of scopes. A name bound by anything but an import or one plain alias stands for nothing known."""
+    """A stack of scopes. A name resolves only if an import or one plain alias binds it."""
 
     def __init__(self) -> None:
         self._stack: list[dict[str, str | None]] = []
@@ -72,7 +72,7 @@ class Scopes:
         self._stack.pop()
 
     def resolve(self, node: ast.AST) -> str | None:
-        """The dotted name that an expression stands for, imports followed; None for anything else.
+        """The dotted name of an expression, with imports followed; None if it has none.
 
         ``getattr`` with a literal name, ``sys.modules["x"]`` and ``importlib.import_module("x")`` are followed too.
         """
@@ -114,7 +114,7 @@ class Scopes:
 
 
 def _literal(arguments: Sequence[ast.expr], position: int) -> str:
-    """The string literal at a position; empty where there is none."""
+    """The string literal at a position, or an empty string."""
     if position >= len(arguments):
         return ""
     argument = arguments[position]

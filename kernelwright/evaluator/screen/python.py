@@ -1,4 +1,4 @@
-"""The screen's view of a candidate's Python: rules over what is imported, called, assigned and quoted."""
+"""The screen's rules over a candidate's Python: its imports, calls, assignments and strings."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ _TENSOR_METHODS = frozenset(
 
 
 class Inspector(ast.NodeVisitor):
-    """Walks a module once; ``hits``, ``strings`` (text, line) and ``kernel_backends`` are what it found.
+    """Walks a module once and collects ``hits``, ``strings`` (text, line) and ``kernel_backends``.
 
-    ``source`` is the text that the tree was parsed from. Nothing is done twice to a part of the tree, so that deep
-    nesting costs no more than its length.
+    ``source`` is the text that the tree was parsed from. Each part of the tree is handled once, so the cost of deep
+    nesting is linear.
     """
 
     def __init__(self, source: str) -> None:
@@ -94,12 +94,12 @@ class Inspector(ast.NodeVisitor):
         self._names = Scopes()
         self._operators: dict[str, int] = {}
         self._kernels: dict[str, int] = {}
-        self._libraries: set[str] = set()  # what kernels were assigned to: their methods are no tensor's
+        self._libraries: set[str] = set()  # names of built kernels: their methods are not tensor methods
         self._loads: Counter[str] = Counter()
         self._addresses = 0  # times that .data_ptr was seen
 
     def inspect(self, tree: ast.Module) -> None:
-        """Visit everything, then add what only the whole file shows."""
+        """Visit everything, then add the hits that depend on the whole file."""
         self._names.enter(tree.body)
         self._visit_body(tree.body)
         self._names.leave()
@@ -140,7 +140,7 @@ class Inspector(ast.NodeVisitor):
         self._names.leave()
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        """As any function."""
+        """Handled like any function."""
         self.visit_FunctionDef(node)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
@@ -150,7 +150,7 @@ class Inspector(ast.NodeVisitor):
         self._names.leave()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """Bases may be the reference or a tensor."""
+        """Check whether a base is the reference or a tensor."""
         for base in node.bases:
             if node.name == "ModelNew" and isinstance(base, ast.Name) and base.id == "Model":
                 self._add("subclassed-reference", node, "class ModelNew(Model)")
@@ -163,12 +163,12 @@ class Inspector(ast.NodeVisitor):
     # ---------------------------------------------------------------------------------------------------- imports
 
     def visit_Import(self, node: ast.Import) -> None:
-        """Modules by name."""
+        """Check imported modules."""
         for alias in node.names:
             self._imported(alias.name, node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Names out of modules."""
+        """Check names imported from modules."""
         for alias in node.names:
             self._imported(f"{node.module or ''}.{alias.name}", node)
 
@@ -182,7 +182,7 @@ class Inspector(ast.NodeVisitor):
     # ------------------------------------------------------------------------------------------------ expressions
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Rules over calls; the arguments follow."""
+        """Apply the rules over calls, then visit the arguments."""
         name = self._names.resolve(node.func)
         if name is not None:
             self._called(name, node)
@@ -195,7 +195,7 @@ class Inspector(ast.NodeVisitor):
             self.visit(keyword.value)
 
     def _visit_key(self, node: ast.expr, parts: Sequence[ast.expr], looked_up: bool) -> None:
-        """Visit ``parts``; where they are what ``node`` looks up, an address among them is the key of a cache."""
+        """Visit ``parts``. If ``node`` looks them up, an address among them is the key of a cache."""
         before = self._addresses
         for part in parts:
             self.visit(part)
@@ -228,7 +228,7 @@ class Inspector(ast.NodeVisitor):
             self._operators.setdefault(name, node.lineno)
 
     def _builds(self, builder: ast.expr) -> bool:
-        """Whether an expression is a builder of kernels; notes for which backends."""
+        """Whether an expression is a builder of kernels. Its backends are noted."""
         backends = _BUILDERS.get(self._names.resolve(builder) or "", frozenset[Backend]())
         self.kernel_backends |= backends
         return bool(backends)
@@ -241,7 +241,7 @@ class Inspector(ast.NodeVisitor):
                 self._add("compiler-hook", part)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        """Frames, narrow types, environment, and the harness by way of a plain import."""
+        """Check for frames, narrow types, the environment, and the harness behind a plain import."""
         name = self._names.resolve(node)
         own = isinstance(node.value, ast.Name) and node.value.id in ("self", "ctx", "cls")
         if node.attr in _FRAME_ATTRIBUTES and not own:
@@ -256,7 +256,7 @@ class Inspector(ast.NodeVisitor):
         self.visit(node.value)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        """``sys.modules[...]``, and caches by address."""
+        """Check for ``sys.modules[...]``, and for caches by address."""
         if self._names.resolve(node.value) == "sys.modules":
             key = node.slice.value if isinstance(node.slice, ast.Constant) else None
             if isinstance(key, str) and (key == "__main__" or key.startswith("kernelwright")):
@@ -266,12 +266,12 @@ class Inspector(ast.NodeVisitor):
         self._visit_key(node, [node.slice], looked_up=True)
 
     def visit_Name(self, node: ast.Name) -> None:
-        """Count uses, for kernels that have none."""
+        """Count uses, to find unused kernels."""
         if isinstance(node.ctx, ast.Load):
             self._loads[node.id] += 1
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        """``a @ b`` is a torch operator; strings that are added up are one text."""
+        """``a @ b`` is a torch operator; concatenated strings are one text."""
         if isinstance(node.op, ast.MatMult):
             self._operators.setdefault("@", node.lineno)
         if not isinstance(node.op, ast.Add):
@@ -285,12 +285,12 @@ class Inspector(ast.NodeVisitor):
             self.visit(part)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Strings: private paths, and what may be source text."""
+        """Check strings for private paths, and collect possible source text."""
         if isinstance(node.value, str):
             self._quoted(node.value, node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """An f-string, its holes written as ``{}``."""
+        """Collect an f-string, with its holes written as ``{}``."""
         self._quoted(_text_of(node) or "", node)
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
@@ -304,7 +304,7 @@ class Inspector(ast.NodeVisitor):
     # ------------------------------------------------------------------------------------------------- statements
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Assignments to what is not the candidate's; kernels by name."""
+        """Check assignments to foreign objects; note kernels by name."""
         for target in node.targets:
             self._assigned(target)
         if isinstance(node.value, ast.Call) and self._builds(node.value.func):
@@ -318,7 +318,7 @@ class Inspector(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """As an assignment; annotations are not looked at."""
+        """Handled like an assignment; annotations are ignored."""
         self._assigned(node.target)
         for part in (node.target, node.value):
             if part is not None:
@@ -331,7 +331,7 @@ class Inspector(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Global(self, node: ast.Global) -> None:
-        """State that outlives a call."""
+        """Report state that outlives a call."""
         self._add("global-state", node)
 
     def _assigned(self, target: ast.expr) -> None:
@@ -354,7 +354,7 @@ class Inspector(ast.NodeVisitor):
             self._add("monkeypatch", target)
 
     def visit_Try(self, node: ast.Try) -> None:
-        """Handlers that take everything."""
+        """Report handlers that catch everything."""
         for handler in node.handlers:
             names = [self._names.resolve(t) for t in _handled(handler)]
             if not names or any(name in ("Exception", "BaseException", "RuntimeError") for name in names):
@@ -363,7 +363,7 @@ class Inspector(ast.NodeVisitor):
 
 
 def _is_harness(name: str) -> bool:
-    """A part of kernelwright that is not there for candidates: other rooms than inline, and inline's referee side."""
+    """Whether candidates may not use a name of kernelwright: all but the public names of ``inline`` and the version."""
     root, *path = name.split(".")
     if root != "kernelwright" or not path or path == ["__version__"]:
         return False
@@ -371,7 +371,7 @@ def _is_harness(name: str) -> bool:
 
 
 def _dotted(node: ast.expr) -> str:
-    """``a.b["c"].d`` in one form; empty for what is no chain of names and literal keys."""
+    """``a.b["c"].d`` in one form; empty if the expression is not a chain of names and literal keys."""
     parts: list[str] = []
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):
@@ -385,7 +385,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _text_of(node: ast.expr) -> str | None:
-    """What a string literal holds, the holes of an f-string written as ``{}``; None for anything else."""
+    """The text of a string literal, with the holes of an f-string as ``{}``; None for any other expression."""
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

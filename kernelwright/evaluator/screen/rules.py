@@ -1,7 +1,7 @@
-"""The registry of the static screen: what each rule is called, what it does, why, and what it must let through.
+"""The registry of the static screen: the name, effect and reason of each rule, and code that it must let through.
 
-A rule refuses only what has no honest use in a kernel file. Everything else that is worth knowing informs: later
-stages and the Judge see it, and it costs the candidate nothing by itself.
+A rule refuses only code that has no honest use in a kernel file. All other rules inform: later stages and the Judge see
+their findings, which cost the candidate nothing by themselves.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Kind = Literal["file", "python", "cpp", "ptx"]
 class Rule(NamedTuple):
     """One rule.
 
-    status: what a candidate ends with where the rule refuses it; None where it informs.
-    kind: what ``honest`` is written in: a whole file, or Python, C++ (or CUDA) or PTX that stands inside of one.
-    honest: code that comes near to the rule and must not trip it.
+    status: the status of a candidate that the rule refuses; None if the rule informs.
+    kind: the language of ``honest``: a whole file, or Python, C++ (or CUDA) or PTX inside a file.
+    honest: code that comes close to the rule and must not trip it.
     """
 
     id: str
@@ -29,12 +29,12 @@ class Rule(NamedTuple):
 
     @property
     def effect(self) -> Literal["refuses", "informs"]:
-        """As findings say it."""
+        """The rule's effect, as findings name it."""
         return "informs" if self.status is None else "refuses"
 
 
 class Hit(NamedTuple):
-    """A rule that matched: the line in the candidate's file, and the text that it matched (hostile, uncut)."""
+    """A rule that matched, its line in the candidate's file, and the matched text (untrusted, of any length)."""
 
     rule: str
     line: int
@@ -48,7 +48,7 @@ def register(status: Status | None, *rules: tuple[str, Kind, str, str]) -> None:
     """Add rules (id, kind, reason, honest example) that end with ``status``.
 
     Raises:
-        ValueError: two rules of one name.
+        ValueError: two rules have the same name.
     """
     for name, kind, reason, honest in rules:
         if name in RULES:

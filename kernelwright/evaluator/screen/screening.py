@@ -1,7 +1,7 @@
-"""The static screen: what a candidate's text alone gives away. The referee reads it and runs nothing of it.
+"""The static screen: rules over a candidate's text alone. The referee reads the text and runs none of it.
 
-It is the first gate, not the last: what it lets through still runs in the sandbox against secret data. So it refuses
-only what has no honest use, and says on which line.
+The screen is the first gate, not the last: a candidate that passes still runs in the sandbox against secret data. So
+the screen refuses only code that has no honest use, and names its line.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kernelwright.records.problems import OwnKernels
 MAXIMUM_CHARACTERS = 1_000_000
 _EVIDENCE_CHARACTERS = 160
 _FINDINGS_PER_RULE = 5
-_RANKS = {Status.INELIGIBLE: 1, None: 2}  # what else refuses comes first: it says more of a file
-# What may lead to the reference's own code, and has no use in a file that only calls libraries.
+_RANKS = {Status.INELIGIBLE: 1, None: 2}  # other refusals come first: they say more about a file
+# Rules for code that may lead to the reference's own code. It has no use in a file that only calls libraries.
 _REACHES_OUT = frozenset(("dynamic-code", "file-access", "introspection", "native-library"))
 
 
 class ScreenResult(NamedTuple):
-    """status: None where the candidate may go on. reason: empty, or what the first refusing rule says."""
+    """status: None if the candidate may go on. reason: that of the first refusing rule, or empty."""
 
     status: Status | None
     reason: str
@@ -40,10 +40,10 @@ def screen(source: str, backend: Backend, control: bool = False, own_kernels: Ow
 
     Args:
         source: the exact text.
-        backend: what the candidate was submitted for; a ``triton`` candidate needs a ``triton.jit`` kernel.
-        control: the file is no candidate (the reference itself, a library call): it needs no kernel of its own, and
-            may call its module ``Model``.
-        own_kernels: ``any``: a file may have no kernel of its own, and call libraries alone.
+        backend: the backend of the submission; a ``triton`` candidate needs a ``triton.jit`` kernel.
+        control: the file is not a candidate but a control (the reference itself, a library call). It needs no kernel of
+            its own, and may call its module ``Model``.
+        own_kernels: with ``any`` a file may call libraries alone, without a kernel of its own.
     """
     return _result(list(_hits(source, backend, control, own_kernels)))
 
@@ -106,7 +106,7 @@ def _python_hits(
 
 
 def kernel_backends(source: str) -> frozenset[Backend]:
-    """The backends that a file's kernels can count for, by what builds them; none where it cannot be read."""
+    """The backends that a file's kernels can count for, by their builders; empty if the file cannot be parsed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -119,7 +119,7 @@ def kernel_backends(source: str) -> frozenset[Backend]:
 
 
 def _findings(hits: list[Hit]) -> Iterator[Finding]:
-    """Findings in the hits' order, each once, no more than a few of a rule."""
+    """Yield findings in the hits' order, each once, and only a few for each rule."""
     seen: set[Finding] = set()
     counts: dict[str, int] = {}
     for hit in hits:

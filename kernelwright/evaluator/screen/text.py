@@ -1,7 +1,7 @@
-"""C, C++ and CUDA text as tokens: what a compiler sees after line splices and comments are gone.
+"""C, C++ and CUDA text as tokens, as a compiler sees it after it has removed line splices and comments.
 
-A comment about fork() is no call, and code after ``//`` inside a string is still code. Nothing here fails: unknown
-characters are marks, and what is not closed ends with its line or with the text.
+A comment about fork() is not a call, and code after a ``//`` inside a string is still code. Nothing here fails: unknown
+characters become marks, and an unclosed literal ends with its line or with the text.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Token(NamedTuple):
     line: int
 
 
-# What is not closed ends with its line or the text. The tails match whatever stops the loops before them: a pattern
-# that could fail there would try again at each quote, and hostile text would take hours.
+# An unclosed literal ends with its line or the text. The tails match anything that stops the loops before them. If a
+# pattern could fail there, it would try again at each quote, and hostile text would take hours.
 _RAW = r'(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\((?P<rawbody>.*?)(?:\)(?P=fence)"|\Z)'
 _STRING = r'"(?P<body>(?:\\.|[^"\\\n])*)(?:"|(?=\n)|\\?\Z)'
 _CHAR = r"'(?:\\.|[^'\\\n])*(?:'|(?=\n)|\\?\Z)"
@@ -42,7 +42,7 @@ _DIRECTIVE = re.compile(
     rf"""[^\S\n]*(?:\#|%:)(?:[^\n/"']+|{_UNNAMED_STRING}|{_CHAR}|/\*.*?(?:\*/|\Z)|/(?![/*]))*""", re.DOTALL
 )
 _DIRECTIVE_COMMENT = re.compile(rf"({_UNNAMED_STRING}|{_CHAR})|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_SPLICE = re.compile(r"\\[ \t\v\f]*\r?\n")  # GCC lets blanks stand between the two
+_SPLICE = re.compile(r"\\[ \t\v\f]*\r?\n")  # GCC allows blanks between the two
 _RAW_OR_SPLICE = re.compile(rf"{_RAW}|(?P<splice>{_SPLICE.pattern})", re.DOTALL)
 _TRIGRAPH = re.compile(r"\?\?([=/'()!<>-])")
 _TRIGRAPHS = dict(zip("=/'()!<>-", "#\\^[]|{}~", strict=True))
@@ -50,22 +50,22 @@ _COMPILED = re.compile(r"^[^\S\n]*(?:#|%:|\?\?=|\.(?:version|target)\b)|\b(?:asm
 
 
 def looks_like_source(text: str) -> bool:
-    """Whether a string of the candidate may be source text for a compiler or an assembler."""
+    """Whether a candidate's string may be source text for a compiler or an assembler."""
     return ("{" in text and ";" in text) or _COMPILED.search(text) is not None
 
 
 class Reading(NamedTuple):
-    """Source text without line splices. splices: where in it each of them was, in order."""
+    """Source text without line splices. splices: the position of each in the text, in order."""
 
     text: str
     splices: tuple[int, ...] = ()
 
 
 def readings(text: str) -> Iterator[Reading]:
-    """The text in each way that a compiler may read it; nearly always there is one.
+    """Yield the text in each way that a compiler may read it; nearly always there is only one.
 
-    Raw strings keep their line splices, but what is a raw string is only known to one who reads all before it; and GCC
-    replaces trigraphs in its ISO modes before C++17.
+    Raw strings keep their line splices, but a raw string can only be told by reading all text before it. GCC replaces
+    trigraphs in its ISO modes before C++17.
     """
     first = _joined(text, _SPLICE)
     yield first
@@ -124,7 +124,7 @@ def tokenize(reading: Reading) -> Iterator[Token]:
 
 
 def split_directive(text: str) -> tuple[str, str]:
-    """Name and argument: ``#  include"x"`` is include and "x"."""
+    """Split a directive into name and argument: ``#  include"x"`` into include and "x"."""
     body = text.removeprefix("#").removeprefix("%:").lstrip()
     name = re.match(r"[a-z_]*", body)
     length = name.end() if name else 0
@@ -136,7 +136,7 @@ _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b
 
 
 def unescape(text: str) -> str:
-    """What a string literal holds: its escapes replaced."""
+    """The value of a string literal: its text with all escapes replaced."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] or match[2]:

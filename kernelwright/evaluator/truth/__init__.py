@@ -1,1 +1,1 @@
-"""The check set: what the reference answers, and how far to trust it."""
+"""The check set: the reference's outputs, and how far to trust them."""

@@ -1,4 +1,4 @@
-"""Requests to an oracle worker: what the reference makes of inputs, and how far to trust it."""
+"""Requests to an oracle worker: the reference's outputs on given inputs, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kernelwright.records import Problem
 from kernelwright.sandbox import SharedMemory
 
 _MONTE_CARLO_RUNS = 8
-_RUNS_OF_FEW = 4  # times as many for few numbers, whose scale no others steady: of 8 runs it is half of itself in 2%
+_RUNS_OF_FEW = 4  # factor for few numbers, whose scale nothing averages: with 8 runs it is halved in 2% of cases
 TRUTH_TIMEOUT_S = 120.0
 
 
 class Asker:
-    """Asks one oracle worker, which has loaded a problem's source.
+    """Sends requests to one oracle worker, which has loaded a problem's source.
 
     Args:
-        reduced: precisions that problem or run allow inside float32.
+        reduced: precisions inside float32 that the problem or the run allows.
     """
 
     def __init__(self, client: Client, problem: Problem, reduced: Sequence[str]) -> None:
@@ -36,12 +36,12 @@ class Asker:
         self._kept_bytes = 0
 
     def directions(self, variant: Variant, data: np.ndarray, position: int) -> np.ndarray:
-        """In which direction each element of an input moves the outputs."""
+        """The direction in which each element of an input moves the outputs."""
         reply = self.ask("directions", variant, data, position=position, seed=secrets.randbits(31))
         return self.collect(reply)[0]
 
     def trial(self, variant: Variant, distribution: str, data: np.ndarray) -> Trial:
-        """A trial on inputs that lie in ``data``, with what the reference makes of them."""
+        """A trial on the inputs in ``data``, with the reference's outputs on them."""
         runs = _MONTE_CARLO_RUNS if is_normal(distribution) else _MONTE_CARLO_RUNS // 2
         reply = self.ask(
             "truth",
@@ -72,21 +72,21 @@ class Asker:
         )
 
     def keep(self, *arrays: np.ndarray) -> None:
-        """Count what a check set holds in this process, which no limit of a worker bounds.
+        """Count the check set's memory in this process. No worker's limit bounds it.
 
         Raises:
-            InvalidReferenceError: it is more than this machine can spare.
+            InvalidReferenceError: the memory is more than this machine can spare.
         """
         self._kept_bytes += sum(array.nbytes for array in arrays)
         if self._kept_bytes > (most := most_kept_bytes()):
             raise self.invalid(
-                f"what its outputs must be takes more than {most / 2**30:.1f} GiB, a quarter of this machine's memory: "
+                f"its expected outputs take more than {most / 2**30:.1f} GiB, a quarter of this machine's memory: "
                 "use smaller sizes (--fit, --set NAME=VALUE)",
                 "check",
             )
 
     def ask(self, op: str, variant: Variant, data: np.ndarray, **fields: Any) -> dict[str, Any]:
-        """A request about one slot's inputs."""
+        """Send a request about one slot's inputs."""
         with SharedMemory.create(variant.slot_bytes, "inputs") as given:
             np.frombuffer(given.view, dtype=np.uint8)[:] = data
             return self._client.request(
@@ -99,7 +99,7 @@ class Asker:
             )
 
     def collect(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays that a reply announces."""
+        """Fetch the arrays that a reply announces."""
         size = int(reply["size"])
         if not 0 < size < 8 << 30:
             raise MachineError("the reference's outputs take more than 8 GiB", hint="use smaller shapes")
@@ -126,7 +126,7 @@ class Asker:
         return arrays.unit_roundoff(floats[0] if floats else "float32", self._reduced)
 
     def invalid(self, message: str, stage: str) -> InvalidReferenceError:
-        """The error that ends it where the problem's file is at fault."""
+        """The error for a fault in the problem's file."""
         return InvalidReferenceError(
             f"{self._problem.id}: {message}",
             hint="mend the problem file",
@@ -137,7 +137,7 @@ class Asker:
 
 
 def _seed_of(variant: Variant, data: np.ndarray) -> int:
-    """The seed of a slot's call where the problem has one, else any."""
+    """The seed of a slot's call if the problem has one, else a random seed."""
     if not variant.plan.seeded:
         return secrets.randbits(31)
     return int(read_tensor(data, variant.inputs[-1])[0])

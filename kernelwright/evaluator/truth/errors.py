@@ -14,17 +14,17 @@ from kernelwright.sandbox import over_memory
 
 
 def most_kept_bytes() -> int:
-    """What a check set may take of the referee's own memory: a quarter of the machine's, which workers need as well."""
+    """The referee's memory that a check set may take: a quarter of the machine's, because workers need some, too."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
 
 
 def reference_error(
     problem: Problem, failed: WorkerFailed, constants: Mapping[str, KnobValue] | None = None, output: str = ""
 ) -> KernelwrightError:
-    """What the oracle or a twin died of: the problem's fault with its line, or the machine's where none is to be seen.
+    """The error for a failed oracle or twin: the problem's fault with its line, or the machine's fault.
 
-    The machine's it is where a worker died before any of the problem's code ran, or was killed by no limit of ours.
-    ``output`` is the tail of what the worker printed; it is what a worker that gave no reason has to say.
+    It is the machine's fault if the worker died before any of the problem's code ran, or was killed, but not by our
+    limits. ``output`` is the tail of the worker's output. It is quoted if the worker died without giving a reason.
     """
     failure = failed.failure
     last = output.strip().rpartition("\n")[2][-300:].strip()

@@ -1,7 +1,7 @@
-"""The check set of a problem: secret inputs and weights, what the reference answers on them, and how far to trust it.
+"""The check set of a problem: secret inputs and weights, the reference's outputs on them, and how far to trust them.
 
-Made once a session by an oracle worker that is gone before any contestant starts. Everything here is numpy in the
-referee's own memory.
+An oracle worker makes it once a session and ends before any contestant starts. Everything in this module is numpy in
+the referee's own memory.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from kernelwright.sandbox import SharedMemory
 
 _DRAWS_OF_ITS_OWN = 2  # trials on the problem's own get_inputs with the first weights
 WEIGHT_DRAWS = 3  # states that weights are switched between while a candidate is checked and timed
-RANDOM_DRAWS = 48  # calls on the same inputs that a random reference's distribution is judged by
-_RANDOM_ELSEWHERE = 4  # distributions on which a random reference is asked for its outputs in other shapes
+RANDOM_DRAWS = 48  # calls on the same inputs that give a random reference's distribution
+_RANDOM_ELSEWHERE = 4  # input distributions for a random reference in all variants after the first
 _MARGIN = 64  # bytes of canary after each input of a slot
 _COTANGENT = InputDomain(fill="normal", low=-4.0, high=4.0)
 _ANYTHING = InputDomain(fill="normal")
 _SEED = InputDomain(fill="uniform", low=0, high=2**31 - 1)
-_KEPT = 0.99  # share of the weights that stay in the last draw: whoever looks at a few of them believes that all do
+_KEPT = 0.99  # share of weights that stay in the last draw: a kernel that compares a few weights sees no change
 
 
 # ------------------------------------------------------------------------------------------------ making it
@@ -59,7 +59,7 @@ class OracleSession:
     """Drives one oracle worker through one problem."""
 
     def __init__(self, client: Client, problem: Problem, trials: int, reduced_precision: Sequence[str] = ()) -> None:
-        """``client`` has loaded the problem's source already. ``reduced_precision``: what the run allows besides."""
+        """``client`` has loaded the problem's source. ``reduced_precision``: further precisions that the run allows."""
         self._client = client
         self._asker = Asker(client, problem, (*problem.meta.tolerance.reduced_precision, *reduced_precision))
         self._problem = problem
@@ -68,11 +68,11 @@ class OracleSession:
         self._rng = distributions.secret_rng(secrets.randbits(128))
 
     def check_set(self, device_class: DeviceClass, archive: Sequence[InputGenerator] = ()) -> CheckSet:
-        """Describe, draw and compute everything.
+        """Describe the variants, draw all inputs and compute the reference's outputs.
 
         Args:
-            archive: generators whose draws are trials as well, on every variant where the reference is well defined
-                on them.
+            archive: generators whose draws become trials, too, on every variant on which the reference is well defined
+                for them.
 
         Raises:
             InvalidReferenceError: the reference does not load or run, or cannot be judged as the problem declares it.
@@ -95,7 +95,7 @@ class OracleSession:
                 raise reference_error(self._problem, failed, constants, self._client.tail()) from None
             variants.append(variant)
             trials.append(found)
-        far, assumed = self._assume(variants[-1])  # the last thing asked of the worker: it may be lost over it
+        far, assumed = self._assume(variants[-1])  # the last request: the worker may die of it
         trials[-1] = (*trials[-1], *far)
         name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
         used = archive_id(archive) if any(archived) else ""
@@ -104,10 +104,10 @@ class OracleSession:
         )
 
     def _assume(self, variant: Variant) -> tuple[tuple[Trial, ...], str]:
-        """Trials with every float input that has no declared domain far below and far above zero; what to say.
+        """Trials with all float inputs of undeclared domain far below and above zero; and the assumptions in words.
 
-        A kernel that starts a maximum at some constant is wrong there. Where the reference is not well defined on such
-        numbers (a logarithm of negative ones) there is no such trial.
+        These trials expose kernels that start a maximum at some constant. They are left out if the reference is not
+        well defined on such numbers (a logarithm of negative ones).
         """
         told = [
             (name, spec, domain)
@@ -142,11 +142,11 @@ class OracleSession:
     def admit(
         self, wanted: Sequence[InputGenerator], device_class: DeviceClass, draws: int = 2
     ) -> tuple[CheckSet, tuple[Admission, ...]]:
-        """On which variants the reference is well defined on what each generator draws, every one of ``draws`` times.
+        """Find the variants on which the reference is well defined for all of ``draws`` draws of each generator.
 
-        That is: its outputs are finite, its own precision agrees with float64 within the error budget, and honest
-        rounding does not spoil the answer. The check set that comes with it has the last draw of each generator that
-        was admitted as its archived trials, by variant, and no others.
+        Well defined means that its outputs are finite, its own precision agrees with float64 within the error budget,
+        and honest rounding does not spoil the answer. The returned check set has archived trials only: by variant, the
+        last draw of each admitted generator.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -176,7 +176,7 @@ class OracleSession:
         return checks, admissions
 
     def _generated(self, variant: Variant, generator: InputGenerator) -> tuple[Trial | None, str]:
-        """A trial whose inputs a generator drew, and why it is not to be used, or ""."""
+        """A trial on a generator's inputs, and the reason why it cannot be used, or ""."""
         if self._random:
             return None, "the reference is random: its distribution is judged on the fixed inputs alone"
         try:
@@ -187,10 +187,10 @@ class OracleSession:
         return trial, _ill_defined(trial, variant, self._problem.meta.tolerance.scale)
 
     def _compose_by(self, variant: Variant, generator: InputGenerator) -> np.ndarray:
-        """Inputs of a generator; those that it does not name are drawn plainly.
+        """Draw inputs by a generator. Inputs that it does not name are drawn plainly.
 
         Raises:
-            UsageError: it names an input that the problem lacks, or that only the problem itself can make.
+            UsageError: the generator names an input that the problem lacks, or that only the problem itself can make.
         """
         data = self._compose(variant, "normal")
         placed = {
@@ -248,7 +248,7 @@ class OracleSession:
         )
 
     def _trials_of(self, variant: Variant, *, full: bool) -> tuple[Variant, tuple[Trial, ...], tuple[Trial, ...]]:
-        """The variant with its weights, its trials, and (where ``full``) those kept for timing."""
+        """The variant with its weights, its trials, and (if ``full``) the trials reserved for timing."""
         variant = self._draw_weights(variant)
         if self._random:
             return variant, self._random_trials(variant, full=full), ()
@@ -289,7 +289,7 @@ class OracleSession:
         return trial._replace(draws=tuple(tuple(arrays[k : k + width]) for k in range(0, len(arrays), width)))
 
     def _read(self, variant: Variant, trial: Trial) -> tuple[int, ...]:
-        """Positions of the float inputs of which every element matters."""
+        """Positions of the float inputs in which every element matters."""
         reply = self._asker.ask("reads", variant, trial.data, seed=secrets.randbits(31))
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
@@ -299,7 +299,7 @@ class OracleSession:
         return int(reply["flops"]), int(reply["steps"])
 
     def _draw_weights(self, variant: Variant, kept: float = 0.0) -> Variant:
-        """The variant with one more draw; a share ``kept`` of every tensor's numbers stays as in the one before."""
+        """The variant with one more weight draw. A share ``kept`` of each tensor's numbers stays as before."""
         memory = SharedMemory.create(max(variant.state_bytes, wire.ALIGNMENT), "weights")
         try:
             self._client.request(
@@ -317,7 +317,7 @@ class OracleSession:
         return variant._replace(weights=(*variant.weights, drawn))
 
     def _draw(self, variant: Variant) -> np.ndarray:
-        """One draw of the problem's own inputs; those of a declared domain get the probe format like all others."""
+        """One draw of the problem's own inputs. Normal and uniform float32 inputs get the probe format."""
         memory = SharedMemory.create(variant.slot_bytes, "inputs")
         try:
             np.frombuffer(memory.view, dtype=np.uint8)[:] = CANARY
@@ -344,7 +344,7 @@ class OracleSession:
         return data
 
     def _compose(self, variant: Variant, name: str) -> np.ndarray:
-        """Inputs of one distribution; inputs that do not admit it get their plainest one, structured ones their own."""
+        """Draw inputs of one distribution. Others get the plainest that they admit; structured ones stay as drawn."""
         data = self._draw(variant) if is_structured(variant) else np.full(variant.slot_bytes, CANARY, dtype=np.uint8)
         for spec, domain in zip(variant.inputs, variant.domains, strict=True):
             if not isinstance(spec, wire.TensorSpec) or domain.fill == "structured" or spec.elements == 0:
@@ -397,7 +397,7 @@ def _distributions_of(variant: Variant) -> list[str]:
 
 @np.errstate(invalid="ignore", over="ignore")
 def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
-    """Why the reference itself cannot be held to its answers on a trial, or ""."""
+    """Why the reference is not well defined on a trial, or ""."""
     if not _well_conditioned(trial, variant):
         return "honest rounding alone spoils the answer"
     for truth, spec in zip(trial.truths, variant.outputs, strict=True):
@@ -422,7 +422,7 @@ def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
 
 
 def _well_conditioned(trial: Trial, variant: Variant) -> bool:
-    """Whether precision can be judged on this draw (elsewhere the wide error scale takes care of itself)."""
+    """Whether precision can be judged on this draw. (If not on other data, its wide error scale allows for that.)"""
     return not any(
         truth.kind == "float" and arrays.ill_conditioned(truth.scale, truth.exact, spec.dtype)
         for truth, spec in zip(trial.truths, variant.outputs, strict=True)

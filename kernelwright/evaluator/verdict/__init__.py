@@ -1,1 +1,1 @@
-"""The way of a candidate through all stages, and its verdict."""
+"""The stages that a candidate passes through, and its verdict."""

@@ -1,12 +1,12 @@
-"""Compile lanes: candidates for a device are built on cores that nothing is timed on, while it is busy with another.
+"""Build passes: while a device is busy, its next candidates are built on cores that nothing is timed on.
 
-A build pass is no contestant. Its worker sees no device, no weights and no inputs, imports the candidate and constructs
-it, and asks for builds on the way; the build service answers, and keeps each product under the hash of what it was made
-of. No verdict depends on a pass: the contestant that comes later finds its products made, or that they cannot be. What
-Triton compiles by itself is compiled the same way under fake tensors, and handed to the candidate's own workers alone.
+The worker of a build pass is no contestant: it sees no device, no weights and no inputs. It imports and constructs the
+candidate, which asks for builds on the way. The build service keeps each product under a hash of all that it was
+made from. No verdict depends on a pass: the contestant asks again later, and finds its builds done or failed. Triton's
+own compilations run the same way under fake tensors, and go to the workers of the same candidate only.
 
-Where no cores are left over there are no lanes: beside what is timed on the same cores nothing is to be built. What
-another process of kernelwright times meanwhile is on cores of its own choice, which may be these.
+If no cores are left over, there are no compile lanes, since nothing may be built on cores that time candidates. Another
+process of kernelwright chooses its own cores to time on, which may be these.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kernelwright.sandbox import WorkerFailed as CallFailed
 
 _PASS_TIMEOUT_S = 30.0  # for a candidate's own import and construction; builds are not counted
 _MOST_KEPT = 8  # passes of one problem, for candidates that were not asked for yet or will be again
-_MOST_COMPILED = 32 << 20  # bytes of what Triton compiled for one candidate
+_MOST_COMPILED = 32 << 20  # bytes that Triton compiled for one candidate
 _COMPILE = "kernelwright.evaluator.worker.triton.capture:compile_ahead"
 
 
@@ -35,7 +35,7 @@ class BuildAhead:
     """The build passes of one problem's candidates."""
 
     def __init__(self, host: Host, problem: Problem, variant: Callable[[Candidate], Variant | None]) -> None:
-        """``variant``: the shapes that a candidate is constructed for, where they are known."""
+        """``variant``: the shapes that a candidate is constructed for, if they are known."""
         self._host = host
         self._problem = problem
         self._variant = variant
@@ -46,13 +46,13 @@ class BuildAhead:
         self._begun(candidate)
 
     def take(self, candidate: Candidate) -> BuildPass | None:
-        """The pass of a candidate that is wanted now, before all that has not begun; None where there is none."""
+        """The pass of a candidate that is wanted now, ahead of waiting passes; None if there is none or it failed."""
         if candidate.sha256 not in self._passes:
             self._withdraw()
         begun = self._begun(candidate)
         try:
             return None if begun is None else begun.result()
-        except (CancelledError, KernelwrightError, OSError):  # it only saves time; another pass may do
+        except (CancelledError, KernelwrightError, OSError):  # a pass only saves time; a later one may succeed
             self._passes.pop(candidate.sha256, None)
             return None
 
@@ -61,13 +61,13 @@ class BuildAhead:
         if begun is None:
             begun = self._host.compile_lanes.submit(lambda: self._pass(candidate))
         if begun is not None:
-            self._passes[candidate.sha256] = begun  # the latest of them
+            self._passes[candidate.sha256] = begun  # as the latest one
         for old in list(self._passes)[:-_MOST_KEPT]:
             self._passes.pop(old).cancel()
         return begun
 
     def close(self) -> None:
-        """Forget what nobody asked for; what has begun ends by itself, or with the sandbox."""
+        """Cancel waiting passes and forget the others. A running pass ends by itself, or with the sandbox."""
         self._withdraw()
         self._passes.clear()
 
@@ -75,10 +75,10 @@ class BuildAhead:
         self._passes = {name: begun for name, begun in self._passes.items() if not begun.cancel()}
 
     def _pass(self, candidate: Candidate) -> BuildPass:
-        """Import and construct a candidate where it can build and nothing else.
+        """Import and construct a candidate in a worker that can only build.
 
         Raises:
-            MachineError, OSError: a fault of ours or of the machine.
+            MachineError, OSError: the referee or the machine is at fault.
         """
         try:
             source = inline.apply_knobs(candidate.source, candidate.knobs)
@@ -100,7 +100,7 @@ class BuildAhead:
                         plan=variant.plan.to_json(),
                     )
             except WorkerFailed:
-                pass  # it may need its device for that; the contestant's own import decides
+                pass  # it may need its device to be imported; the contestant's own import decides
             finally:
                 client.close()
         finally:
@@ -109,7 +109,7 @@ class BuildAhead:
         return BuildPass(compiled)
 
     def _compile(self, source: str) -> bytes:
-        """What Triton compiles for the device that is here in a forward of each variant, for its own workers."""
+        """What Triton compiles for this machine's device in a forward of each variant; empty if that fails."""
         device = self._host.device
         if not device.is_gpu:
             return b""

@@ -1,4 +1,4 @@
-"""What a caller asks of a referee, and what a referee is to its callers."""
+"""The depths of judgement that a caller can ask for, and the interface of a referee."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Check", "Confirm", "GeneratedTrials", "RefereeLike", "Search", "Sess
 class Check:
     """Check a candidate, and time nothing.
 
-    static: where a GPU's kernels are not timed, compile them for its architectures as well, and say what they take.
+    static: if GPU kernels are not timed, compile them for all known architectures and report the resources they use.
     """
 
     static: bool = True
@@ -28,12 +28,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Search(Check):
-    """Time it after its check, in turns with the baselines, until every comparison is decided.
+    """Check a candidate, then time it in turns with the baselines until every comparison is decided.
 
-    Where its kernels do not run as they are here, nothing is timed, as with :class:`Check`.
+    If its kernels do not run natively here, nothing is timed, as with :class:`Check`.
 
     rivals: other candidates of its backend, each once, that are timed in the same turns; see ``Timing.rivals``.
-    explain: say where the time goes as well, which takes seconds.
+    explain: profile it as well, which takes seconds.
     """
 
     rivals: tuple[Candidate, ...] = ()
@@ -42,10 +42,10 @@ class Search(Check):
 
 @dataclass(frozen=True)
 class Confirm(Check):
-    """Time it after its check, in pairs of fresh processes: what is published is always such a confirmation.
+    """Check a candidate, then time it in pairs of fresh processes. Every published result is such a confirmation.
 
-    rivals: as in :class:`Search`. within_s: seconds in which it should end: it takes fewer process pairs where more do
-    not fit, though never fewer than five, and is not profiled. None for as many pairs as the claim needs.
+    rivals: as in :class:`Search`. within_s: the seconds it may take. It then makes as many process pairs as fit, but at
+    least five, and is not profiled. None: as many pairs as the claim needs.
     """
 
     rivals: tuple[Candidate, ...] = ()
@@ -53,29 +53,29 @@ class Confirm(Check):
 
 
 class GeneratedTrials(NamedTuple):
-    """What came of generators: where each was admitted, and trials that ``caught_by`` reveals."""
+    """The admissions of generators, and trials of their draws, which ``caught_by`` reveals."""
 
     admissions: tuple[Admission, ...]
     checks: CheckSet
 
 
 class Session(Protocol):
-    """What callers need of a referee for one problem. ``ProblemSession`` is one."""
+    """The interface of a referee for one problem. ``ProblemSession`` implements it."""
 
     def judge(self, candidate: Candidate, depth: Check | None = None, *, control: bool = False) -> Evaluation:
         """Judge one candidate; ``depth`` None is a :class:`Search`. ``control``: own kernels are not asked for."""
         ...
 
     def admit(self, wanted: Sequence[InputGenerator], backend: Backend = ...) -> GeneratedTrials:
-        """Where the reference is well defined on what generators draw, and trials of those where it is."""
+        """Find where the reference is well defined on the draws of generators, and make trials of those draws."""
         ...
 
     def caught_by(self, candidate: Candidate, trials: GeneratedTrials) -> frozenset[str]:
-        """Ids of the generators that show a candidate to be wrong."""
+        """Ids of the generators whose draws show that a candidate is wrong."""
         ...
 
     def as_kernelbench(self, evaluation: Evaluation) -> Evaluation:
-        """The evaluation with what KernelBench's own rule calls its candidate."""
+        """The evaluation with KernelBench's own verdict on the candidate added."""
         ...
 
     def compile_ahead(self, backend: Backend) -> None:
@@ -87,7 +87,7 @@ class Session(Protocol):
         ...
 
     def machine_code(self, candidate: Candidate) -> str:
-        """Fingerprint of what a candidate is built into; empty where nothing is known of it."""
+        """Fingerprint of a candidate's machine code; empty if it is unknown."""
         ...
 
     def build_all(self, candidates: Sequence[Candidate]) -> tuple[BuiltCode, ...]:
@@ -104,10 +104,10 @@ class Session(Protocol):
 
 
 class RefereeLike(Protocol):
-    """What callers need of a referee. ``Referee`` is one."""
+    """The interface of a referee. ``Referee`` implements it."""
 
     def environment_for(self, backend: Backend) -> Environment:
-        """Where candidates of a backend are judged."""
+        """The environment in which candidates of a backend are judged."""
         ...
 
     def open(
@@ -133,5 +133,5 @@ class RefereeLike(Protocol):
         on_stage: Callable[[str], None] | None = ...,
         archive: Sequence[InputGenerator] = ...,
     ) -> Evaluation:
-        """One candidate in a session of its own."""
+        """Judge one candidate in a session of its own."""
         ...

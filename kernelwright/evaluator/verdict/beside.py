@@ -1,4 +1,4 @@
-"""What goes on beside a session's checks: its baselines are compiled, and a build may share the machine with that."""
+"""Background work of a session: its baselines are compiled. A build may share the machine with that."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from kernelwright.evaluator.verdict.clocks import Clock
 
 
 class Beside:
-    """A thread of a session, and the referee's lane, which one of both has.
+    """The background thread of a session. It and the session's own thread take turns in holding the referee's lane.
 
     Attributes:
-        thread: compiles what is looked at later, while others check.
+        thread: compiles in the background while candidates are checked.
     """
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self.thread = ThreadPoolExecutor(1, "beside")
-        self._begun: Future[None] | None = None  # compiles baselines
-        self._compiling = Event()  # while that has the lane
-        self._building = Lock()  # held by a build that shares the lane with it
+        self._begun: Future[None] | None = None  # the compilation of baselines
+        self._compiling = Event()  # set while the compilation holds the lane
+        self._building = Lock()  # held by a build that shares the lane with the compilation
 
     def close(self) -> None:
-        """Wait for what was begun."""
+        """Wait for a compilation that has begun."""
         if self._begun is not None and not self._begun.cancel():
             wait([self._begun])
         self.thread.shutdown(cancel_futures=True)
 
     def compile(self, clock: Clock, names: Sequence[str], prepare: Callable[[], CheckSet]) -> None:
-        """Begin to compile baselines while ``prepare`` makes the check set; what goes wrong comes to light later.
+        """Begin to compile baselines while ``prepare`` makes the check set. A failure to compile shows up later.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -63,7 +63,7 @@ class Beside:
 
     @contextlib.contextmanager
     def lane(self, *, pin: bool = True) -> Iterator[None]:
-        """The referee's lane, once what was begun needs it no more; ``pin`` keeps this thread on the referee's core."""
+        """Hold the referee's lane, after a running compilation; ``pin`` keeps this thread on the referee's core."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.result()
@@ -72,7 +72,7 @@ class Beside:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Room for a build: nothing is timed meanwhile, though baselines may be compiled."""
+        """Hold the machine for a build: nothing is timed meanwhile, but baselines may be compiled."""
         with pinned(self._host.own_cpu):
             with self._building:
                 if self._compiling.is_set():

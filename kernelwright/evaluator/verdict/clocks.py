@@ -1,4 +1,4 @@
-"""Which clock serves a backend: the one place where devices are told apart."""
+"""The clock for each backend. Only this module distinguishes devices."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernelwright.records import Backend, Problem
 
 __all__ = ["Clock", "Clocks", "checked_by"]
 
-# What a clock is for those above: its class for this CPU, whose faces all others have.
+# The type of any clock: the CPU's class, whose interface all others share.
 Clock = CpuClock
 
-_HELPED_BY = {"triton": "interpreter", "cuda": "emulator"}  # kernels of a device that is not here
+_HELPED_BY = {"triton": "interpreter", "cuda": "emulator"}  # how kernels run without their device
 
 
 def checked_by(backend: Backend, device: Device) -> str:
-    """How a worker runs a backend's kernels, as its ``load`` has it; empty where this CPU runs them as they are."""
+    """How a worker runs a backend's kernels, as an argument of its ``load``; empty if this CPU runs them natively."""
     return "device" if device.is_apart else _HELPED_BY.get(backend, "")
 
 
@@ -42,10 +42,10 @@ class Clocks:
         return self._clocks[device]
 
     def of(self, backend: Backend) -> Clock:
-        """The clock that candidates of a backend are checked by, and timed where their kernels run as they are."""
+        """The clock that checks candidates of a backend, and times them if their kernels run natively."""
         return self.on(self._host.device_for(backend))
 
     def close(self) -> None:
-        """End the twins and give memory back; a clock that is used again starts new ones."""
+        """End the twins and free memory. A clock that is used again starts new twins."""
         for clock in self._clocks.values():
             clock.close()

@@ -33,13 +33,13 @@ class Launcher:
         self.screens = True
 
     def progress(self, candidate: Candidate) -> Progress:
-        """What is known of a candidate before anything was tried."""
+        """A fresh record for a candidate, before any stage."""
         timeable = candidate.backend == "cpp" or self._host.device_for(candidate.backend).is_apart
         wanted = self._host.settings.own_kernels_for(self._problem)
         return Progress(own_kernels=wanted, timeable=timeable, screening=self.screens)
 
     def screen(self, candidate: Candidate, progress: Progress, *, control: bool = False) -> None:
-        """Look at a candidate's text.
+        """Screen a candidate's source text.
 
         Raises:
             Refused: a rule refuses it.
@@ -71,7 +71,7 @@ class Launcher:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant.
 
         Raises:
-            Refused: it cannot.
+            Refused: loading, building or constructing fails.
         """
         side = self._bare(candidate, builds, role)
         try:
@@ -89,10 +89,10 @@ class Launcher:
         return side
 
     def start_rival(self, rival: Candidate, check_set: CheckSet, role: str) -> Side:
-        """A worker for a candidate that another one is timed beside; nothing is noted of it but its failure.
+        """A worker for a rival. Only its failure is recorded.
 
         Raises:
-            Refused: it does not come up.
+            Refused: the rival is screened out, or its worker does not start.
         """
         progress = self.progress(rival)
         progress.screening = True
@@ -100,7 +100,7 @@ class Launcher:
         return self.start(rival, check_set, "time", progress, role=role)
 
     def replay(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> Replay:
-        """Whether the candidate answers right although its kernels do nothing: asked later, got ready from now on."""
+        """The ghost replay of a candidate: does it answer right although its kernels do nothing?"""
 
         def load(side: Side) -> None:
             self.load(side, self.program(candidate, ghost=True, compiled=progress.compiled), check_set)
@@ -110,7 +110,7 @@ class Launcher:
     def program(
         self, candidate: Candidate, *, ghost: bool = False, compiled: bytes = b"", threads: int | None = None
     ) -> Program:
-        """What a worker of a candidate loads.
+        """The program that a candidate's worker loads.
 
         Raises:
             Refused: its knobs cannot be applied.
@@ -142,7 +142,7 @@ class Launcher:
         side.set_up(check_set.variants[0])
 
     def put_away(self, side: Side, progress: Progress) -> None:
-        """End the worker of a candidate, keeping what it leaves behind."""
+        """End a candidate's worker. Keep its build requests, their products and its output."""
         progress.built = side.client.built
         products = (outcome.product for outcome in side.client.outcomes if outcome.product is not None)
         progress.products = {request.key: made for request, made in zip(progress.built, products, strict=False)}

@@ -1,4 +1,4 @@
-"""The stage that asks what a right answer owes to the candidate's own kernels."""
+"""The stage that measures how much of the work a candidate's own kernels do."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def ask_for_own_kernels(
     *,
     call_timeout_s: float,
 ) -> None:
-    """See what the right answer owes to own kernels; ``side`` has passed its check in ``windows``.
+    """Measure how much of the work own kernels do, once ``side`` has passed its check in ``windows``.
 
     Raises:
-        Refused: it owes nothing to them, or less than is asked for.
+        Refused: own kernels are for show, or do less than is asked for, or the outputs are not nested as expected.
     """
     stubbed = candidate.backend == "cpp"
     try:

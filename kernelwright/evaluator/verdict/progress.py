@@ -1,4 +1,4 @@
-"""How far a candidate has come, and how its way ends."""
+"""What the stages have found out about a candidate so far, and the exception that refuses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelwright.records.verdicts import FailedStage
 
 
 class Refused(Exception):
-    """A candidate's way ends here; carries the status and what to say."""
+    """The candidate is refused. Carries the status, the stage and the reason."""
 
     def __init__(self, status: Status, stage: FailedStage, reason: str) -> None:
         super().__init__(reason)
@@ -28,10 +28,10 @@ class Refused(Exception):
 
 
 class Progress:
-    """What is known of a candidate so far; becomes its verdict. Only this room writes into it.
+    """Everything known about a candidate so far. It becomes the verdict. Only this package writes into it.
 
-    own_kernels: how much of the work its own kernels have to do. timeable: its kernels run as they are on what they
-    are for. screening: whether the screen may refuse.
+    own_kernels: how much of the work its own kernels have to do. timeable: whether its kernels run natively here, so
+    that they can be timed. screening: whether the screen may refuse.
     """
 
     def __init__(self, *, own_kernels: OwnKernels, timeable: bool, screening: bool) -> None:
@@ -51,18 +51,18 @@ class Progress:
         self.layers: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
         self.built: list[inline.BuildRequest] = []
-        self.products: dict[str, bytes] = {}  # of what it had built, by the request's key
+        self.products: dict[str, bytes] = {}  # build products by the request's key
         self.compiled = b""  # what Triton compiled in its build pass
         self.launches: tuple[Launch, ...] = ()  # of emulated kernels
-        self.device_kernels: tuple[KernelEvents, ...] = ()  # of one call on a device, as its worker claims
+        self.device_kernels: tuple[KernelEvents, ...] = ()  # kernels of one call on a device, as its worker claims
         self.profile: Profile | None = None
-        self.beside: Future[Profile | None] | None = None  # its static profile, or what that will find compiled
+        self.beside: Future[Profile | None] | None = None  # its static profile; None for CUDA, once compiled
 
     def fall_short(self, stage: FailedStage, reason: str) -> None:
-        """Libraries do more of the work than boards allow: it ends here, unless that much is allowed it.
+        """Mark the candidate as not eligible for boards, since libraries do too much of the work.
 
         Raises:
-            Refused: it ends here.
+            Refused: always, unless ``own_kernels`` is "any".
         """
         self.eligible = False
         if self.own_kernels != "any":
@@ -70,7 +70,7 @@ class Progress:
         self.note("not-eligible", f"{reason}; allowed here, and on no board")
 
     def ineligible(self, stage: FailedStage, reason: str) -> Refused:
-        """What says that a right candidate leaves more of the work to libraries than it was asked to."""
+        """The refusal of a correct candidate that leaves more of the work to libraries than is allowed."""
         return Refused(
             Status.INELIGIBLE, stage, f"{reason}: right, and not eligible with own_kernels={self.own_kernels}"
         )
@@ -85,12 +85,12 @@ class Progress:
             self.note(rule, evidence)
 
     def refused_by(self, rule: str, evidence: str) -> None:
-        """Put the finding that refuses before all others."""
+        """Add the finding that refuses, before all others."""
         self.findings = (Finding(rule=rule, effect="refuses", evidence=evidence[:400]), *self.findings)
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Book the time spent inside on ``name``."""
+        """Add the time spent inside to the seconds of ``name``."""
         started = time.monotonic()
         try:
             yield
@@ -99,7 +99,7 @@ class Progress:
 
 
 def status_of(failure: Failure) -> tuple[Status, str]:
-    """The status that a failure of a candidate's worker is."""
+    """The status and the reason for a failure of a candidate's worker."""
     if failure.kind == "timeout":
         return Status.TIMEOUT, failure.message
     if failure.kind == "fault" and failure.phase in ("door", "digest"):

@@ -49,17 +49,17 @@ class Referee:
         self.close()
 
     def close(self) -> None:
-        """End the sandbox, where it is ours."""
+        """End the sandbox, if this referee opened it."""
         self._instruments.close()
         self.host.close()
 
     @property
     def device(self) -> Device:
-        """The accelerator that is here; this CPU where none is."""
+        """The accelerator of this machine, or this CPU if there is none."""
         return self.host.device
 
     def environment_for(self, backend: Backend) -> Environment:
-        """What results of candidates of a backend depend on: the device where it serves them, else this CPU."""
+        """The environment that results of a backend depend on: the device if it runs them, else this CPU."""
         return self.host.environment_for(backend)
 
     def open(
@@ -71,14 +71,14 @@ class Referee:
         on_stage: Callable[[str], None] | None = None,
         archive: Sequence[InputGenerator] = (),
     ) -> ProblemSession:
-        """A session on ``problem``; its reference has been run on the shapes of ``backend``, and found usable.
+        """A session on ``problem``. Its reference has been run on the shapes of ``backend`` and is usable.
 
         Args:
             archive: generators of inputs that candidates are checked on as well, wherever the reference is well
                 defined on them.
 
         Raises:
-            InvalidReferenceError: it is not; ``data["line"]`` is the line at fault where one is known.
+            InvalidReferenceError: the reference is not usable; ``data["line"]`` is the faulty line, if known.
             UsageError: an unknown baseline, or a problem that this version cannot judge.
         """
         for name in baselines:
@@ -104,7 +104,7 @@ class Referee:
         on_stage: Callable[[str], None] | None = None,
         archive: Sequence[InputGenerator] = (),
     ) -> Evaluation:
-        """One candidate in a session of its own; an unusable reference is status INVALID_REFERENCE."""
+        """Judge one candidate in a session of its own. An unusable reference is status INVALID_REFERENCE."""
         try:
             opened = self.open(
                 problem, backend=candidate.backend, baselines=baselines, on_stage=on_stage, archive=archive

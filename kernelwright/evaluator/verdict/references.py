@@ -1,4 +1,4 @@
-"""What is known of a problem's reference: its check sets, one for each class of devices."""
+"""The check sets of a problem's reference, one for each class of devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class References:
-    """Asks oracles of one problem. Each is gone before a candidate's worker starts.
+    """Asks oracles about one problem. Each oracle ends before a candidate's worker starts.
 
     Args:
         archive: generators whose draws are trials as well, wherever the reference is well defined on them.
@@ -59,7 +59,7 @@ class References:
         return self._check_sets[device_class]
 
     def admit(self, wanted: Sequence[InputGenerator], backend: Backend) -> GeneratedTrials:
-        """Where the reference is well defined on what generators draw, and trials of those where it is.
+        """Find where the reference is well defined on the draws of generators, and make trials of those draws.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -82,12 +82,12 @@ class References:
             client.close()
 
     def variant(self, backend: Backend) -> Variant | None:
-        """What a backend's candidates are constructed for, where that is known by now."""
+        """The variant that a backend's candidates are constructed for; None if it is not known yet."""
         check_set = self._check_sets.get(self._host.class_for(backend))
         return None if check_set is None else check_set.variants[0]
 
     def timed_variant(self, backend: Backend) -> TimedVariant:
-        """The variant that a backend's candidates are timed on; what its inputs are, where that is known by now."""
+        """The variant that a backend's candidates are timed on, with its inputs if they are known yet."""
         constants = self._problem.meta.variants_for(self._host.class_for(backend))[0]
         variant = self.variant(backend)
         inputs = () if variant is None else variant.inputs_in_words()

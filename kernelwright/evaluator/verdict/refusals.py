@@ -1,4 +1,4 @@
-"""What refuses a candidate besides wrong answers: builds that fail, texts that may not be built, workers that fail."""
+"""Refusals other than for wrong answers: failed builds, forbidden source texts, failed workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["note_builds", "refuse"]
 
 
 def note_builds(built: Sequence[inline.BuildRequest], outcomes: Sequence[BuildOutcome], progress: Progress) -> None:
-    """Keep the compiler's messages; a failed build refuses the candidate, whatever it made of the failure."""
+    """Keep the compiler's messages. A failed build refuses the candidate, even if its code handles the failure."""
     if progress.screening:
         _screen_built(built, progress)
     _note_options(built, progress)
@@ -37,7 +37,7 @@ def note_builds(built: Sequence[inline.BuildRequest], outcomes: Sequence[BuildOu
 
 
 def _note_options(built: Sequence[inline.BuildRequest], progress: Progress) -> None:
-    """Say which of its options a candidate's kernels were not compiled with, and that is no fault of it."""
+    """Note compiler options that were left out or replaced. Asking for them is no fault of the candidate."""
     found = [inline.cuda_flags(request.flags) for request in built if "cuda" in request.language]
     told = dict.fromkeys(flag for flags in found for flag in flags.told)
     replaced = dict.fromkeys(flag for flags in found for flag in flags.replaced)
@@ -58,11 +58,11 @@ def _screen_built(built: Sequence[inline.BuildRequest], progress: Progress) -> N
 
 
 def refuse(problem_id: str, failed: WorkerFailed, side: Side, stage: FailedStage, progress: Progress) -> NoReturn:
-    """Turn the failure of a candidate's worker into its status; a twin's failure is the machine's."""
+    """Refuse the candidate whose worker failed. A failing twin is the machine's fault."""
     if not is_foreign(failed.worker):
         raise MachineError(
             f"the worker of baseline {failed.worker!r} failed while {problem_id} was timed: {failed.failure.message}",
-            hint="run it again; if it stays so, the reference needs more memory or time than the limits allow",
+            hint="run it again; if it fails again, the reference needs more memory or time than the limits allow",
         )
     if tail := side.client.tail():
         progress.artifacts["worker output"] = tail

@@ -1,7 +1,7 @@
-"""Ghost replay: a second worker holds the candidate with kernels that do nothing, and is asked for right answers.
+"""Ghost replay: does the candidate still answer right when its own kernels do nothing?
 
-It gets ready while the first worker waits for the compiler and goes through its check, and stays frozen until it is
-asked; what it runs meanwhile is on nobody's clock.
+A second worker, the ghost, holds the candidate with kernels that do nothing. It starts up while the first worker waits
+for the compiler and is checked, and then stays frozen until it is asked. None of its work is timed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from kernelwright.evaluator.wire.claims import WorkerFailed
 
 class Ghost(NamedTuple):
     """``needed``: without its own kernels the candidate answers wrong or not at all; ``idle``: it answers right without
-    them; ``unknown``: they cannot be stubbed, for which ``reason``."""
+    them; ``unknown``: the replay was not possible, and ``reason`` says why."""
 
     found: Literal["needed", "idle", "unknown"]
     reason: str = ""
 
 
 class Replay:
-    """A context that ends the ghost. It gets ready, in a thread of its own, from the first build on.
+    """The ghost of one candidate, as a context manager that ends it. It starts up in a thread of its own.
 
-    As a build service for the first worker it passes every request on.
+    For the first worker this is a build service that passes every request on. The first request starts the ghost.
     """
 
     def __init__(self, builds: BuildService, start: Callable[[Builder], Side], load: Callable[[Side], None]) -> None:
@@ -49,19 +49,19 @@ class Replay:
         return self
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
-        """A build for the first worker, while which the ghost may get ready."""
+        """Build for the first worker; the ghost starts up meanwhile."""
         self.begin()
         return self._service.build(message, source)
 
     def begin(self) -> None:
-        """Start the ghost, unless it was."""
+        """Start the ghost, unless it was started before."""
         if self._ready is None:
             self._ready = self._thread.submit(self._prepare)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the worker, wherever it is."""
+        """End the ghost, whatever it is doing."""
         self._given_up.set()
         self._builds.give_up()
         if (side := self._side) is not None:
@@ -71,11 +71,11 @@ class Replay:
             self._side.end()
 
     def result(self, *, built: bool, is_right: Callable[[Side], bool]) -> Ghost:
-        """What comes of it.
+        """Whether the candidate needs its own kernels.
 
         Args:
-            built: whether stubs of built products are what makes it a ghost.
-            is_right: asks the worker, set up and thawed, for some answers.
+            built: whether the ghost is made by stubbing build products, rather than by launches that do nothing.
+            is_right: asks the ghost, set up and thawed, for some answers.
         """
         self.begin()
         self._builds.release()
@@ -84,7 +84,7 @@ class Replay:
             side = self._ready.result()
             if built:
                 if not self._builds.stubs:
-                    return Ghost("idle")  # it built nothing, so its answers are somebody else's
+                    return Ghost("idle")  # it built nothing, so other code makes its answers
                 if all(stub.product is None for stub in self._builds.stubs):
                     return Ghost("unknown", self._builds.stubs[0].reason)
             side.thaw()
@@ -105,9 +105,9 @@ class Replay:
 
 
 class GhostBuilds:
-    """A build service whose products do nothing where they can be made to; ``stubs`` tells of each.
+    """A build service that replaces products by stubs that do nothing, where it can. ``stubs`` lists the results.
 
-    It compiles nothing before :meth:`release`, so that it finds the products of another worker's requests.
+    It compiles nothing before :meth:`release`: by then it finds the products of the first worker's requests.
     """
 
     def __init__(self, builds: BuildService) -> None:
@@ -117,18 +117,18 @@ class GhostBuilds:
         self.stubs: list[GhostProduct] = []
 
     def release(self) -> None:
-        """Go on with requests that wait."""
+        """Answer waiting and later requests."""
         self._released.set()
 
     def give_up(self) -> None:
-        """Refuse requests that wait, and all that follow."""
+        """Refuse waiting and later requests."""
         self._given_up = True
         self._released.set()
 
     def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
-        """Build as always, then stub the product; one that cannot be stubbed stays as it is.
+        """Build as always, then stub the product. A product that cannot be stubbed stays as it is.
 
-        Kernels of a GPU need no stubs: whoever runs them instead of one is told to do nothing.
+        GPU kernels need no stubs: in the ghost their launches do nothing.
         """
         if "cuda" in str(message.get("language")):
             self._released.wait()

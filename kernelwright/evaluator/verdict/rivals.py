@@ -1,7 +1,7 @@
-"""Other kernels that a candidate is timed beside: the elite whose place it wants, the kernel that it was made from.
+"""Rivals, kernels that a candidate is timed beside: the elite whose place it wants, the kernel that it was made from.
 
-A rival is as untrusted as the candidate and gets a worker of the same kind. One that fails is left out, with its reason
-among the artifacts: what it does wrong is no fault of the candidate's.
+A rival is as untrusted as the candidate and gets a worker of the same kind. A rival that fails is left out, and an
+artifact says why: its faults are not the candidate's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ StartRival = Callable[[Candidate, CheckSet, str], Side]
 
 
 class RivalFailed(Exception):
-    """A rival is out; whoever was timed beside it is timed again without it."""
+    """A rival failed. The candidate is timed again without it."""
 
 
 class Rivals:
@@ -30,7 +30,7 @@ class Rivals:
 
     Args:
         candidates: kernels for the candidate's own backend, each once.
-        start: a fresh worker that has loaded one of them, under a role.
+        start: starts a fresh worker that has loaded one of them, under a role.
     """
 
     def __init__(self, candidates: Sequence[Candidate], start: StartRival) -> None:
@@ -40,15 +40,15 @@ class Rivals:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of those that are still in."""
+        """The roles of the rivals that have not failed."""
         return tuple(role for role in self._by_role if role not in self._out)
 
     def sha256(self, role: str) -> str:
-        """Whose role it is."""
+        """The hash of the candidate that has a role."""
         return self._by_role[role].sha256
 
     def start(self, check_set: CheckSet, progress: Progress) -> Iterator[Side]:
-        """Fresh workers of those that are in; one that doesn't come up is out."""
+        """Start fresh workers of the remaining rivals. A rival whose worker does not start is left out."""
         for role in self.roles:
             try:
                 yield self._start(self._by_role[role], check_set, role)
@@ -58,10 +58,10 @@ class Rivals:
 
     @contextmanager
     def watched(self, progress: Progress) -> Iterator[None]:
-        """Tell a rival's failure from everybody else's.
+        """Turn the failure of a rival's worker into RivalFailed. Other workers' failures pass.
 
         Raises:
-            RivalFailed: a rival failed inside; it is out.
+            RivalFailed: a rival failed inside; it is left out from now on.
         """
         try:
             yield
@@ -94,7 +94,7 @@ class Races:
 
     @property
     def lost(self) -> bool:
-        """Whether there were some, and the candidate can win none of them."""
+        """Whether there are races, and the candidate can win none of them."""
         return bool(self._races) and all(race.decision == "not_faster" for race in self._races.values())
 
     def intervals(self) -> dict[str, statistics.LogInterval]:

@@ -8,10 +8,10 @@ from kernelwright.records.verdicts import FailedStage, TimedVariant
 
 
 class Ruling:
-    """How a candidate's way ended.
+    """The outcome of a candidate's evaluation.
 
     Attributes:
-        status: PASSED until something refuses. failed_stage, reason: where and why.
+        status: PASSED until a stage refuses the candidate. failed_stage, reason: where and why.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Ruling:
         self.reason = ""
 
     def refuse(self, status: Status, stage: FailedStage, reason: str) -> None:
-        """End the way here."""
+        """Record a refusal."""
         self.status, self.failed_stage, self.reason = status, stage, reason
 
     def verdict(
@@ -34,7 +34,7 @@ class Ruling:
         variant: TimedVariant,
         layers: tuple[str, ...],
     ) -> Verdict:
-        """The record; ``layers`` are the sandbox's own, for a candidate that got no worker."""
+        """The verdict. ``layers`` are the sandbox's own, for a candidate that got no worker."""
         evidence = progress.evidence
         share = None if evidence is None else evidence.share
         return Verdict(

@@ -39,7 +39,7 @@ class ProblemSession:
     """Judges candidates of one problem. A context manager; made by :meth:`Referee.open`.
 
     Attributes:
-        problem: what is judged.
+        problem: the problem that candidates solve.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class ProblemSession:
         self._stages = Stages(*given)
         self._ahead = BuildAhead(host, problem, lambda candidate: self._references.variant(candidate.backend))
         self._smaller: ProblemSession | None = None  # in small sizes, for kernels of a device that is not here
-        self._smaller_wanted = True  # until it is known whether there is such a session
+        self._smaller_wanted = True  # until it is known whether one is needed
 
     @property
     def screens(self) -> bool:
-        """Whether the screen may refuse; set it to False to test the later stages: its findings inform only."""
+        """Whether the screen may refuse. Set it to False to test the later stages: then its findings only inform."""
         return self._launcher.screens
 
     @screens.setter
@@ -89,7 +89,7 @@ class ProblemSession:
         self.close()
 
     def close(self) -> None:
-        """End the twins, give the memory back."""
+        """End the twins and free their memory."""
         if self._smaller is not None:
             self._smaller.close()
         self._beside.close()
@@ -97,7 +97,7 @@ class ProblemSession:
         self.restart_twins()
 
     def restart_twins(self) -> None:
-        """End the live twins, so that the next timing meets fresh processes of the reference; gives memory back."""
+        """End the live twins and free their memory. The next timing starts fresh processes of the reference."""
         self._clocks.close()
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class ProblemSession:
     # ------------------------------------------------------------------------------------------ the reference
 
     def prepare_for(self, backend: Backend) -> CheckSet:
-        """The check set that candidates of a backend meet here.
+        """The check set for candidates of a backend on this machine.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -131,7 +131,7 @@ class ProblemSession:
     def compile_ahead(self, backend: Backend) -> None:
         """Begin to compile the torch.compile baselines that a backend's candidates are timed beside; returns at once.
 
-        What goes wrong comes to light when they are wanted.
+        A failure shows up when the baselines are used.
         """
         clock = self._clocks.of(backend)
         compiled = [name for name in self._baselines if name.startswith("compile")]
@@ -139,7 +139,7 @@ class ProblemSession:
             self._beside.compile(clock, compiled, lambda: self.prepare_for(backend))
 
     def admit(self, wanted: Sequence[InputGenerator], backend: Backend = "cpp") -> GeneratedTrials:
-        """Where the reference is well defined on what generators draw, and trials of those where it is.
+        """Find where the reference is well defined on the draws of generators, and make trials of those draws.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
@@ -149,9 +149,9 @@ class ProblemSession:
     # ------------------------------------------------------------------------------------------ verdicts
 
     def caught_by(self, candidate: Candidate, trials: GeneratedTrials) -> frozenset[str]:
-        """Ids of the generators on whose draws a candidate's kernel is wrong; nothing is timed, nothing is kept.
+        """Ids of the generators on whose draws a candidate's kernel is wrong. Nothing is timed or kept.
 
-        A candidate that cannot be screened, built or constructed is caught by none: the fixed check sees that.
+        A candidate that fails the screen, its build or its construction is caught by none: the fixed check reports it.
         """
         if (serving := self._serving(candidate.backend)) is not self:
             return serving.caught_by(candidate, trials)
@@ -170,15 +170,15 @@ class ProblemSession:
         return frozenset(names[described] for described, caught in found.items() if caught)
 
     def judge(self, candidate: Candidate, depth: Check | None = None, *, control: bool = False) -> Evaluation:
-        """Take a candidate through all stages; whatever it does wrong is a status of the verdict.
+        """Take a candidate through all stages. Its faults become the status of the verdict.
 
         Args:
             depth: how far: a :class:`Check`, a :class:`Search` (the default), or a :class:`Confirm`.
-            control: the file is no candidate (the reference itself, a library call): own kernels are not asked for.
+            control: the file is no candidate (the reference itself, a library call) and needs no own kernels.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
-            MachineError: a fault of ours or of the machine; nothing is known about the candidate.
+            MachineError: the referee or the machine is at fault; this says nothing about the candidate.
         """
         depth = Search() if depth is None else depth
         if (serving := self._serving(candidate.backend)) is not self:
@@ -219,16 +219,16 @@ class ProblemSession:
         )
 
     def _add_static_profile(self, candidate: Candidate, progress: Progress, ruling: Ruling) -> None:
-        """Say what its compiler says of a GPU's kernels; that none can be launched anywhere refuses what passed."""
+        """Add the compiler's report on GPU kernels. Refuse a passed candidate if no GPU can launch its kernels."""
         reason = self._static.note(candidate, progress)
         if reason and ruling.status is Status.PASSED and not progress.timeable:
             ruling.refuse(Status.COMPILE_ERROR, "build", reason)
             progress.refused_by("build-cannot-launch", reason)
 
     def as_kernelbench(self, evaluation: Evaluation) -> Evaluation:
-        """The evaluation with what KernelBench's own rule calls its candidate; see ``Verdict.as_kernelbench``.
+        """The evaluation with KernelBench's own verdict on the candidate added; see ``Verdict.as_kernelbench``.
 
-        What was refused is started once more for that.
+        A refused candidate is started once more for that.
         """
         said = self._serving(evaluation.candidate.backend)._by_kernelbenchs_rule(evaluation)
         return evaluation.model_copy(update={"verdict": evaluation.verdict.model_copy(update={"as_kernelbench": said})})
@@ -240,7 +240,7 @@ class ProblemSession:
         if verdict.status is Status.COMPILE_ERROR:
             return False
         if verdict.status is Status.PASSED and verdict.correctness and verdict.correctness.kernelbench_allclose:
-            return True  # on more than it looks at
+            return True  # on more trials than KernelBench makes
         progress = self._launcher.progress(candidate)
         progress.screening = False
         try:
@@ -256,19 +256,19 @@ class ProblemSession:
         except WorkerFailed as failed:
             return False if status_of(failed.failure)[0] in _WRONG_ANYWHERE else None
         except MachineError:
-            return None  # the verdict stands
+            return None  # no reason to lose the verdict
 
     # ------------------------------------------------------------------------------------------ builds
 
     def machine_code(self, candidate: Candidate) -> str:
-        """Fingerprint of what a candidate's sources are built into; nothing is checked or timed.
+        """Fingerprint of the machine code that a candidate's sources compile to; nothing is checked or timed.
 
-        Two candidates whose Python is alike are one kernel where this is the same. Empty where nothing can be said: of
-        what is refused, does not build or has nothing built, and of Triton, which compiles for each launch anew.
+        Two candidates with the same Python and the same fingerprint are the same kernel. It is empty if the candidate
+        is refused, does not build or has nothing built, and for Triton, which compiles anew for each launch.
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
-            MachineError: a fault of ours or of the machine.
+            MachineError: the referee or the machine is at fault.
         """
         return self._built(candidate, self._beside.building).machine_code
 
@@ -277,7 +277,7 @@ class ProblemSession:
 
         Raises:
             InvalidReferenceError: the reference cannot be used.
-            MachineError: a fault of ours or of the machine.
+            MachineError: the referee or the machine is at fault.
         """
         for backend in {candidate.backend for candidate in candidates}:
             self.prepare_for(backend)
@@ -285,7 +285,7 @@ class ProblemSession:
             return tuple(threads.map(lambda candidate: self._built(candidate, contextlib.nullcontext), candidates))
 
     def _built(self, candidate: Candidate, room: Callable[[], AbstractContextManager[None]]) -> BuiltCode:
-        """A candidate built, within ``room``, by a worker that is not used otherwise."""
+        """Build a candidate within ``room``, in a worker that has no other use."""
         if candidate.backend == "triton":
             return BuiltCode()
         progress = self._launcher.progress(candidate)
@@ -310,13 +310,13 @@ class ProblemSession:
     def build_ahead(self, candidate: Candidate) -> None:
         """Begin to build a candidate that may be judged later, on cores that nothing is timed on; returns at once.
 
-        Nothing happens where its kernels do not run on a device, or where no cores are left for it.
+        Does nothing if its kernels do not run on a device, or if no cores are left for builds.
         """
         if self._host.device_for(candidate.backend).is_apart:
             self._ahead.submit(candidate)
 
     def _build_beforehand(self, candidate: Candidate, progress: Progress) -> None:
-        """Have a candidate for a device built before it gets the device, which may be another one's until then."""
+        """Build a candidate before it gets its device, which another candidate may use until then."""
         if not self._host.device_for(candidate.backend).is_apart:
             return
         with progress.timed("build"):

@@ -35,7 +35,7 @@ class Stages:
     """Takes candidates of one problem through the stages.
 
     Args:
-        beside: a thread that compiles what is looked at later, while others check.
+        beside: a thread that compiles in the background while candidates are checked.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Stages:
         """Build, check, and time a candidate as far as ``depth`` says.
 
         Raises:
-            Refused: its way ends.
-            MachineError: a fault of ours or of the machine.
+            Refused: one of the stages refuses it.
+            MachineError: the referee or the machine is at fault.
         """
         began, clock = monotonic(), self._clocks.of(candidate.backend)
         timed = progress.timeable and isinstance(depth, Search | Confirm)
@@ -141,7 +141,7 @@ class Stages:
             raise Refused(Status.RUNTIME_ERROR, "check", found.reason)
 
     def _race_stage(self) -> RaceStage:
-        """The search for data races, on this CPU whatever candidates are timed on; made on first use."""
+        """The search for data races, made on first use. It runs on this CPU, whatever device times the candidates."""
         if self._races is None:
             clock = self._clocks.on(CPU)
 
@@ -163,12 +163,12 @@ class Stages:
     def _timekeeper(self, clock: Clock) -> Timekeeper:
         return Timekeeper(self._host.settings, self._problem, clock, self._launcher, self._baselines)
 
-    # ------------------------------------------------------------------------------------------ what it takes
+    # ------------------------------------------------------------------------------------------ profile
 
     def _explain(
         self, clock: Clock, candidate: Candidate, check_set: CheckSet, progress: Progress, depth: Check
     ) -> None:
-        """Say where the time goes of a kernel that was timed; this costs no verdict, but for faults of a device's."""
+        """Profile a kernel that was timed. Only faulty memory accesses on a device can still refuse it."""
         confirmed = isinstance(depth, Confirm) and depth.within_s is None
         replay = confirmed or (isinstance(depth, Search) and depth.explain)
         evidence, timing = progress.evidence, progress.timing
@@ -205,10 +205,10 @@ class Stages:
 
     @staticmethod
     def _sanitize(clock: Clock, winner: Winner, progress: Progress) -> None:
-        """Look for faulty accesses to memory.
+        """Look for faulty memory accesses.
 
         Raises:
-            Refused: there are some; its time is forgotten.
+            Refused: there are some; the timing is dropped.
         """
         found = clock.faults(winner)
         if found.unsure:
@@ -220,7 +220,7 @@ class Stages:
 
 @contextlib.contextmanager
 def _state_noted(clock: Clock, progress: Progress) -> Iterator[None]:
-    """Keep what a device says of its clocks, temperature and power before and after it is timed."""
+    """Keep the device's clocks, temperature and power before and after timing, as an artifact."""
     before = clock.state()
     yield
     if before:

@@ -1,4 +1,4 @@
-"""What a GPU's kernels take of it, by their compilers alone: said of kernels that are not timed here."""
+"""Static profiles: the GPU resources of kernels that are not timed here, as their compilers report them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kernelwright.records import Candidate, Problem, Profile
 
 
 class StaticProfiler:
-    """Compiles candidates of one problem for the architectures that are known.
+    """Compiles candidates of one problem for all known architectures.
 
     Args:
-        beside: a thread in which it begins while a candidate is checked.
+        beside: a thread that begins to compile while a candidate is checked.
     """
 
     def __init__(
@@ -29,17 +29,17 @@ class StaticProfiler:
         self._beside = beside
 
     def begin(self, candidate: Candidate, progress: Progress) -> None:
-        """Begin with the launches of a Triton candidate, which need nothing of its worker's."""
+        """Begin to profile a Triton candidate. That needs nothing from its worker."""
         if candidate.backend == "triton":
             progress.beside = self._beside.submit(self.profile, candidate, progress)
 
     def begin_built(self, candidate: Candidate, side: Side, progress: Progress) -> None:
-        """Begin to compile what the worker of a CUDA candidate had built."""
+        """Begin to compile the kernels that a CUDA candidate's worker had built, for all architectures."""
         if candidate.backend == "cuda":
             progress.beside = self._beside.submit(read_machine_code, self._host.builds, side.client.built[:])
 
     def note(self, candidate: Candidate, progress: Progress) -> str:
-        """Put the profile into ``progress``; say why no kernel can be launched, or an empty string."""
+        """Put the profile into ``progress``. Return why no kernel can be launched, or an empty string."""
         with progress.timed("static"):
             self._on_stage("static")
             begun = None if progress.beside is None else progress.beside.result()
@@ -47,7 +47,7 @@ class StaticProfiler:
         return objection(progress.profile) if progress.profile else ""
 
     def profile(self, candidate: Candidate, progress: Progress) -> Profile | None:
-        """What a candidate's kernels take of a GPU; None where nothing was built."""
+        """The GPU resources that a candidate's kernels use; None if nothing was built."""
         if candidate.backend == "cuda":
             return profile_cuda(self._host.builds, progress.built, progress.launches)
         limits = self._host.limits(wall_s=self._host.settings.capture_timeout_s, allow_exec=True)

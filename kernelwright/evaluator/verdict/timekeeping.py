@@ -1,6 +1,7 @@
 """Times candidates that passed their check: turns for the search, fresh processes to confirm, a floor for both.
 
-A clock takes the turns and ``figures.timing`` draws the intervals; here is who is timed, how often, and what follows.
+A clock takes the turns and ``figures.timing`` computes the intervals. This module decides which workers are timed, how
+often, and what follows from their times.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from kernelwright.evaluator.wire.roles import CONTROL, is_foreign
 from kernelwright.records import Candidate, Interval, Problem, Speedup, Status, Timing
 from kernelwright.records.verdicts import TOO_SMALL_TO_TIME, FailedStage
 
-_TIMEABLE_MS = 0.01  # nothing is called faster on problems whose reference takes less,
-_TIMEABLE_SLOWLY_MS = 0.05  # or less than this though it has hardly anything to do, on a machine as slow as that:
+_TIMEABLE_MS = 0.01  # no claim of a speedup if the reference takes less than this,
+_TIMEABLE_SLOWLY_MS = 0.05  # or less than this with hardly any work to do, on a slow machine; hardly any is:
 _LITTLE_BYTES, _LITTLE_FLOPS = 8 << 10, 100_000
-_CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and tried again once
-_LOOKS_AT_OWN = 2  # at own kernels' share, of which both must object
-_FLOOR_TRIES = 2  # so often is the floor measured again, which only lowers it, before it refuses
+_CONFIRM_TRIES = 2  # a confirmation whose control strays is void, and is tried once more
+_LOOKS_AT_OWN = 2  # looks at the own kernels' share; both must object
+_FLOOR_TRIES = 2  # times that the floor is measured again, which only lowers it, before it refuses
 
 
 class Timekeeper:
@@ -66,12 +67,12 @@ class Timekeeper:
         progress: Progress,
         rivals: Sequence[Candidate] = (),
     ) -> None:
-        """The search's interval: turns of candidate, baselines and rivals until every comparison is decided.
+        """Time a candidate in turns with baselines and rivals until every comparison is decided.
 
-        A candidate that can beat none of its rivals gets no more pairs than the next look at the baselines takes.
+        A candidate that can beat none of its rivals is timed only up to the next look at the baselines.
 
-        Memory may be slow to read where a process happens to have it. Whoever would be refused for outputs that take
-        long to be read is timed once more, in another process.
+        A process may happen to get memory that is slow to read. A candidate that is refused because its outputs are
+        slow to read is timed once more, in another process.
 
         Args:
             side: a worker with the candidate, that has passed its check.
@@ -143,7 +144,7 @@ class Timekeeper:
         self._note_rivals(progress, {rivals.sha256(role): found for role, found in races.intervals().items()})
 
     def _call_back(self, side: Side, stage: FailedStage, progress: Progress) -> None:
-        """A candidate out of the door, for other turns."""
+        """Call the candidate back from the door, so that other turns can begin."""
         try:
             side.leave(timeout_s=self._settings.call_timeout_s)
         except WorkerFailed as failed:
@@ -151,7 +152,7 @@ class Timekeeper:
 
     @staticmethod
     def _note_control(progress: Progress, values: Sequence[float], interval: statistics.LogInterval) -> None:
-        """Put what two processes of the same code differed by beside what is claimed of the candidate."""
+        """Add to the timing by how much two processes of the same code differed."""
         assert progress.timing is not None
         median, low, high = interval.ratios()
         scatter = math.expm1(float(np.sqrt(np.mean(np.square(values)))))
@@ -159,7 +160,7 @@ class Timekeeper:
         progress.timing = progress.timing.model_copy(update=noted)
 
     def _note_rivals(self, progress: Progress, found: Mapping[str, statistics.LogInterval]) -> None:
-        """Put the comparison with rivals, by hash, beside that with the baselines."""
+        """Add the comparison with rivals, by hash, to the timing."""
         assert progress.timing is not None
         least = math.log1p(self._method.race_noise_bound)
         rivals = {}
@@ -177,20 +178,21 @@ class Timekeeper:
         *,
         until: float = math.inf,
     ) -> None:
-        """Stein's two stages over pairs of fresh processes; a candidate that fails here was not what it seemed.
+        """Confirm a candidate's speedup by Stein's two-stage procedure, over pairs of fresh processes.
 
-        Rivals run in every pair and have a say in nothing but their own comparison, unless a time is set.
+        A candidate that fails here behaves differently than before, and is quarantined. Rivals run in every pair. They
+        affect only their own comparison, unless ``until`` is set.
 
-        Beside them runs a control: a second process of the reference, whose ratio to the first is one. What they differ
-        by says how noisy the machine is meanwhile. Where they differ for sure, all of it is void.
+        A control runs as well: a second process of the reference. Its ratio to the first is known to be one, so their
+        difference shows how noisy the machine is. If they surely differ, the whole confirmation is void.
 
         Args:
-            until: on the monotonic clock: no process pair beyond the first five begins that would end later, and what
-                was void is not tried again. Where there are rivals, they then say how many pairs are wanted, and to
-                half the usual width.
+            until: deadline on the monotonic clock. After the first five process pairs none begins that would end later,
+                and a void confirmation is tried again only if there is time for it. If there are rivals as well, they
+                alone decide how many pairs are wanted, for an interval of half the usual width.
 
         Raises:
-            MachineError: it was void every time.
+            MachineError: every try was void.
         """
         for _ in range(_CONFIRM_TRIES):
             began = monotonic()
@@ -222,7 +224,7 @@ class Timekeeper:
     def _process_pairs(
         self, candidate: Candidate, check_set: CheckSet, progress: Progress, rivals: Rivals, until: float
     ) -> dict[str, list[float]]:
-        """The log-ratios of all process pairs by baseline and rival, and the control's."""
+        """The log-ratios of all process pairs, by role: baselines, rivals and the control."""
         values: dict[str, list[float]] = {}
         wanted, process, began = self._method.confirm_pairs, 0, monotonic()
         while process < wanted:
@@ -272,7 +274,7 @@ class Timekeeper:
                         ratios[name].append(math.log(latency[name] / latency["candidate"]))
                     control = math.log(latency["eager"] / latency[CONTROL])
                     ratios[CONTROL].append(control)
-                    if "eager" in ratios:  # which ran in two processes: their geometric mean is less noisy than one
+                    if "eager" in ratios:  # it ran in two processes: their geometric mean is less noisy
                         ratios["eager"][-1] -= control / 2.0
         finally:
             for started in sides:
@@ -283,7 +285,7 @@ class Timekeeper:
     def _turns(
         self, sides: list[Side], check_set: CheckSet, side: Side, stage: FailedStage, progress: Progress, rivals: Rivals
     ) -> Iterator[Turns]:
-        """The clockwork's turns, with failures of workers told apart by whose they are."""
+        """The clockwork's turns. Failures of the candidate, of a rival and of a twin have different consequences."""
         try:
             with (
                 rivals.watched(progress),
@@ -309,7 +311,7 @@ class Timekeeper:
         return turn.latency_ms
 
     def _look(self, turns: Turns, stage: FailedStage, progress: Progress) -> None:
-        """See whether own kernels still do the work, as they did when it was checked; twice, where they seem not to."""
+        """Refuse a candidate whose own kernels do less of the work than in the check. Two looks must agree."""
         evidence = progress.evidence
         if evidence is None or evidence.share is None:
             return
@@ -326,10 +328,10 @@ class Timekeeper:
             progress.fall_short(stage, shortfall)
 
     def _floor(self, check_set: CheckSet, progress: Progress) -> None:
-        """Refuse a time that is less than merely reading the inputs takes.
+        """Refuse a time that is shorter than reading the inputs takes.
 
-        Noise only ever adds to a time, so that the median decides: the upper bound of an idle kernel may well lie
-        above the floor on a disturbed machine.
+        Noise only adds to a time, so the median decides. On a disturbed machine the upper bound of an idle kernel may
+        lie above the floor.
         """
         assert progress.timing is not None
         latency_ms, share = progress.timing.latency_ms.median, FLOOR_SHARE / self._settings.threads
@@ -383,10 +385,10 @@ class Timekeeper:
         return tuple(name for name in self._baselines if name not in self._clockwork.unavailable)
 
     def _twin_names(self) -> tuple[str, ...]:
-        """Baselines to run; the eager reference is always there, since timed outputs are compared with its own."""
+        """The baselines to run. Eager is always one of them, since timed outputs are compared with its outputs."""
         return ("eager", *(name for name in self._timed_baselines() if name != "eager"))
 
 
 def _does_little(check_set: CheckSet) -> bool:
-    """Whether a call's work takes less than a microsecond, whatever the reference needs for it."""
+    """Whether a call's work takes less than a microsecond, however long the reference takes."""
     return check_set.variants[0].bytes_moved < _LITTLE_BYTES and check_set.flops < _LITTLE_FLOPS

@@ -1,1 +1,1 @@
-"""What both ends of a worker's socket agree on. Workers import it, so it needs neither torch nor pydantic."""
+"""Formats that both ends of a worker's socket share. Workers import them, so they need neither torch nor pydantic."""

@@ -1,4 +1,4 @@
-"""What one call of a problem is: forward, and what the problem asks for besides (gradients, written inputs, buffers).
+"""One call of a problem: forward, and what the problem asks for besides (gradients, written inputs, buffers).
 
 Worker side, shared by oracle, twin and contestant, so that all three mean the same by "the outputs": the tensors that
 forward returns, then the gradients, then the inputs and the buffers that the reference writes. Imports torch lazily.
@@ -14,18 +14,18 @@ from kernelwright.evaluator.wire import tensors as wire
 if TYPE_CHECKING:
     import torch
 
-STRUCTURE_CHARS = 2000  # of the text of how outputs are nested
+STRUCTURE_CHARS = 2000  # the most of a text that says how outputs are nested
 
 
 class CallPlan(NamedTuple):
-    """What belongs to a call besides forward's own arguments and results.
+    """The parts of a call besides forward's own arguments and results.
 
     written: positions of inputs that the reference writes; they are outputs, too.
     buffers: names of buffers that the reference writes; put back before every call, and outputs, too.
     seeded: the last hidden input is a seed for torch's generator.
     gradients: positions of inputs whose gradients are outputs; None without a backward pass. ``parameters``: names of
     parameters likewise. ``cotangents``: positions of the outputs that gradients flow from; each has a hidden input.
-    on_device: the reference's forward runs only where the CUDA device that it names is taken for the one used.
+    on_device: the reference's forward runs only if the CUDA device that it names stands for the device in use.
     """
 
     written: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class CallPlan(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether a call is nothing but forward."""
+        """Whether a call is forward alone."""
         return self._replace(on_device=False) == CallPlan()
 
     @property
@@ -60,8 +60,8 @@ class CallPlan(NamedTuple):
 class Call:
     """Performs calls of ``model`` by ``plan``; ``named`` finds the model's tensor for a name of the reference.
 
-    ``initial`` holds, by name, what the written buffers are put back to, for each draw of the weights; ``draw`` says
-    which one is in force.
+    ``initial`` holds, by name, the initial values of written buffers for each draw of the weights; ``draw`` is the
+    current draw.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Call:
         if self._buffers:
             with torch.no_grad():
                 for tensor, values in self._buffers:
-                    torch.Tensor.copy_(tensor, values[self.draw])  # a method of its own would see the moment
+                    torch.Tensor.copy_(tensor, values[self.draw])  # the tensor's own copy_ could notice the moment
         if plan.seeded:
             torch.default_generator.manual_seed(int(hidden[-1]))
         if plan.gradients is None:
@@ -123,8 +123,8 @@ def flatten_outputs(result: Any) -> tuple[Any, ...]:
     """The tensors of a result in order: a tensor, or nested tuples, lists and mappings of tensors and of None.
 
     Raises:
-        TypeError: for anything else, None by itself among it, and for tensor subclasses (a lazy tensor could compute
-            after the clock).
+        TypeError: for anything else, including None by itself, and for tensor subclasses (a lazy tensor could compute
+            after the clock stopped).
     """
     import torch
 
@@ -144,7 +144,7 @@ def flatten_outputs(result: Any) -> tuple[Any, ...]:
 def structure_of(result: Any) -> str:
     """How the tensors of a result are nested: ``tensor``, ``[tensor, [tensor, None]]`` or ``{'key': tensor}``.
 
-    Tuples and lists are alike, and so are mappings with the same keys in the same order.
+    Tuples and lists count as the same, and so do mappings with the same keys in the same order.
     """
     if isinstance(result, tuple | list):
         return f"[{', '.join(map(structure_of, result))}]"
@@ -187,11 +187,11 @@ def match_state(
 ) -> list[str | None]:
     """Own names for the reference's tensors: by name, through ``STATE_MAP`` (reference name: own name), else by order.
 
-    The ``required`` ones of ``theirs`` must correspond; a buffer that the candidate does without (a mask that it
-    computes) is None. A parameter that is there and wrong shows in the results.
+    The ``required`` tensors of ``theirs`` must correspond. A buffer that the candidate does without (a mask that it
+    computes) is None. A wrong correspondence shows in the results.
 
     Raises:
-        StateMismatch: where neither names nor the sequence of shapes correspond.
+        StateMismatch: neither names nor the sequence of shapes correspond.
     """
     shapes = {spec.name: (spec.dtype, spec.shape) for spec in own}
     wanted = [(state_map or {}).get(spec.name, spec.name) for spec in theirs]
@@ -211,7 +211,7 @@ def match_state(
 def renamed(
     theirs: Sequence[wire.TensorSpec], names: Sequence[str | None], state_map: dict[str, str] | None
 ) -> list[tuple[str, str]]:
-    """The reference's names and the candidate's, where they correspond by their order alone."""
+    """Pairs of names of the reference and of the candidate that correspond by their order alone."""
     wanted = [(state_map or {}).get(spec.name, spec.name) for spec in theirs]
     pairs = zip(theirs, wanted, names, strict=True)
     return [(spec.name, name) for spec, asked, name in pairs if name is not None and name != asked]

@@ -1,4 +1,4 @@
-"""What a worker claims, and how it fails: never true because the worker says so."""
+"""A worker's claims and failures. A claim is never true because the worker says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelwright.sandbox import Exit, over_memory
 class Failure(NamedTuple):
     """Why a worker did not do what it was told.
 
-    kind: ``fault`` (its code raised), ``died`` (crash, kill, limit), ``timeout``, ``protocol`` (nonsense on the wire).
+    kind: ``fault`` (its code raised), ``died`` (crash, kill, limit), ``timeout``, ``protocol`` (a malformed message).
     """
 
     kind: Literal["fault", "died", "timeout", "protocol"]
@@ -32,13 +32,13 @@ class WorkerFailed(Exception):
 
 
 def readable(text: object) -> str:
-    """Hostile text as text that can be stored and shown: no lone surrogates, no control characters but line ends."""
+    """Hostile text made safe to store and show: no lone surrogates, no control characters except line ends."""
     clean = str(text).encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() or c == "\n" else " " for c in clean)
 
 
 def describe_exit(exit_: Exit) -> str:
-    """What killed a worker, in words."""
+    """The cause of a worker's end, in words."""
     needs, _ = over_memory(exit_.memory_bytes)
     reasons = {
         "oom": f"killed: it {needs}",

@@ -1,18 +1,18 @@
-"""Roles of workers: what a worker is started for."""
+"""The roles that workers are started for."""
 
 from __future__ import annotations
 
-RIVAL = "rival "  # begins the roles of other candidates that one is timed beside
-CONTROL = "control"  # a second eager twin, whose ratio to the first is known to be one
+RIVAL = "rival "  # prefix of the roles of other candidates that are timed beside one
+CONTROL = "control"  # a second eager twin; its ratio to the first is known to be one
 
 
 def is_foreign(role: str) -> bool:
-    """Whether a role is that of a candidate's code, the judged one's or a rival's."""
+    """Whether a worker of this role runs a candidate's code, the judged one's or a rival's."""
     return role == "candidate" or role.startswith(RIVAL)
 
 
 def is_compiled(role: str) -> bool:
-    """Whether a role is that of a torch.compile baseline."""
+    """Whether a role is a torch.compile baseline."""
     return role.startswith("compile")
 
 

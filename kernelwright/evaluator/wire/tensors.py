@@ -1,4 +1,4 @@
-"""What referee and workers agree on: dtype codes, tensor layouts, constructor arguments as JSON.
+"""Formats that referee and workers share: dtype codes, tensor layouts, constructor arguments as JSON.
 
 Shared by both sides, so neither torch nor pydantic is imported here at module level.
 """
@@ -11,21 +11,10 @@ from typing import Any, NamedTuple
 
 from kernelwright import datasets
 
-DTYPES = datasets.TENSOR_DTYPES
+DTYPES = tuple(datasets.ITEM_BYTES)
 MAX_DIMENSIONS = datasets.MAX_DIMENSIONS
 MAX_OUTPUTS = datasets.MAX_OUTPUTS  # keep in step with door.c
-ITEM_BYTES = {
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
+ITEM_BYTES = datasets.ITEM_BYTES
 FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 
 LEAVE = -1  # a reveal that ends the loop at the door; -2 - k asks for weights k
@@ -48,7 +37,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Elements that the tensor's storage spans (with gaps of its strides, if any)."""
+        """Elements that the tensor's storage spans, gaps between them included."""
         if any(size == 0 for size in self.shape):
             return 0
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
@@ -60,12 +49,12 @@ class TensorSpec(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of its values alone, gaps left out."""
+        """Bytes of the values alone, without gaps."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def contiguous(self) -> bool:
-        """True where the elements lie densely in C order."""
+        """True if the elements lie densely in C order."""
         expected = 1
         for size, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if size != 1 and step != expected:
@@ -88,10 +77,10 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def place(specs: Sequence[TensorSpec], *, margin: int = 0) -> tuple[list[TensorSpec], int]:
-    """Lays tensors out one after another, each aligned to 64 bytes and followed by at least ``margin`` bytes.
+    """Lay tensors out one after another, each aligned to 64 bytes and followed by at least ``margin`` bytes.
 
     Returns:
-        The specs with their offsets, and the total size, which is a multiple of 64 and at least that.
+        The specs with their offsets, and the total size: a multiple of 64, and at least 64.
     """
     at, placed = 0, []
     for spec in specs:
@@ -106,7 +95,7 @@ def spec_to_json(spec: TensorSpec) -> list[Any]:
 
 
 def spec_from_json(value: Any) -> TensorSpec:
-    """The spec back from JSON; ValueError where it is malformed (it may come from a hostile worker)."""
+    """The inverse of :func:`spec_to_json`; ValueError if malformed (it may come from a hostile worker)."""
     if not (isinstance(value, list) and len(value) == 5):
         raise ValueError("a tensor spec has five fields")
     name, dtype, shape, stride, offset = value

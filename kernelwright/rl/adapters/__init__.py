@@ -1,4 +1,4 @@
-"""Adapters for trainers of others. Each is a module of its own, which imports its trainer only when it is used.
+"""Adapters for third-party trainers. Each adapter is a module that imports its trainer only when it is used.
 
 ``kernelwright.rl.adapters.trl`` and ``kernelwright.rl.adapters.verl``.
 """

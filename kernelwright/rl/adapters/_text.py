@@ -1,4 +1,4 @@
-"""Text of others on its way into a tokenizer."""
+"""Makes untrusted text safe for a tokenizer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def without_marks(tokenizer: Any, text: str) -> str:
-    """A text in which what the tokenizer would take for its own marks is written apart.
+    """The text with the tokenizer's special tokens broken up by a blank.
 
-    So no kernel that a message quotes can begin a turn of anybody.
+    So no kernel that a message quotes can begin a turn.
     """
     for mark in _marks(tokenizer):
         text = text.replace(mark, f"{mark[0]} {mark[1:]}")
@@ -16,7 +16,7 @@ def without_marks(tokenizer: Any, text: str) -> str:
 
 
 def _marks(tokenizer: Any) -> list[str]:
-    """What a tokenizer reads as one token of its own, and not as text; the longest first."""
+    """The special tokens of a tokenizer, the longest first."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     known = {str(token) for token in added} | set(getattr(tokenizer, "all_special_tokens", ()))
     return sorted((mark for mark in known if len(mark) > 2 and not mark.isalnum()), key=len, reverse=True)

@@ -1,6 +1,6 @@
-"""TRL's plug points (1.16): a reward function, and rollouts of several turns with the referee's feedback.
+"""Extensions for TRL 1.16: a reward function, and rollouts of several turns with the referee's feedback.
 
-TRL is not imported here: it hands over lists and its trainer, and takes lists and dicts.
+TRL is not imported here. It passes lists and its trainer, and takes lists and dicts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kernelwright.rl.adapters._text import without_marks
 from kernelwright.rl.rewards import DISCOUNT
 
 EPISODE_RETURN: Final = "episode_return"
-_ANSWER: Final = "kernelwright-answer"  # stands for an answer while a chat template is read
+_ANSWER: Final = "kernelwright-answer"  # placeholder for an answer in a rendered chat template
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
 
 class TrlTrainer(Protocol):
-    """What is used of TRL's ``GRPOTrainer``. Its two underscored methods are those that its own rollouts call."""
+    """The part of TRL's ``GRPOTrainer`` that is used. TRL's own rollouts call the same two underscored methods."""
 
     processing_class: Any
     max_completion_length: int
@@ -40,7 +40,7 @@ class TrlTrainer(Protocol):
 
 @dataclass(frozen=True)
 class RewardFunction:
-    """What a completion's kernel earns, as a function of TRL's ``reward_funcs``; see :func:`reward_function`."""
+    """The reward of a completion's kernel, for TRL's ``reward_funcs``; see :func:`reward_function`."""
 
     scorer: Scorer
     backend: Backend = "cpp"
@@ -48,13 +48,13 @@ class RewardFunction:
     author: str = "policy"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "__name__", "kernelwright")  # as TRL's logs name it
+        object.__setattr__(self, "__name__", "kernelwright")  # its name in TRL's logs
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        """One reward for each completion: 0 for one without a kernel, None where nothing is known of it.
+        """One reward for each completion: 0 for one without a kernel, None for a kernel without a score.
 
         Raises:
-            UsageError: no column says which problem; or as the scorer, which may raise RewardServerError too.
+            UsageError: no column names the problem. Errors of the scorer, such as RewardServerError, are raised too.
         """
         count = len(completions)
         problems = self._column(columns, "problem", self.problem, count)
@@ -85,7 +85,7 @@ class RewardFunction:
 
     @staticmethod
     def _log(columns: Mapping[str, Any], found: Sequence[Any], scored: Mapping[int, Scored]) -> None:
-        """Tell TRL's log what rewards do not say."""
+        """Log to TRL the shares of kernels found and right, and their mean speedup."""
         log = columns.get("log_metric")
         if log is None or not found:
             return
@@ -99,16 +99,16 @@ class RewardFunction:
 def reward_function(
     scorer: Scorer, *, backend: Backend = "cpp", problem: str = "", author: str = "policy"
 ) -> RewardFunction:
-    """A function for TRL's ``reward_funcs``. The data set's columns ``problem`` and ``backend`` say what is asked for.
+    """A function for TRL's ``reward_funcs``. It reads the columns ``problem`` and ``backend`` of the data set.
 
     Args:
-        backend, problem: where there is no such column.
+        backend, problem: used if there is no such column.
     """
     return RewardFunction(scorer, backend, problem, author)
 
 
 def episode_return(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-    """For TRL's ``reward_funcs`` beside :func:`rollout_function`: what its episodes earned."""
+    """The returns of the episodes of :func:`rollout_function`, for TRL's ``reward_funcs``."""
     found = columns.get(EPISODE_RETURN)
     if found is None:
         raise UsageError("no episode was played", hint="give the trainer rollout_func=rollout_function(...)")
@@ -133,7 +133,7 @@ def rows(problems: Sequence[str], backend: Backend = "cpp") -> list[dict[str, An
 
 @dataclass
 class _Play:
-    """An episode while it is played, in tokens."""
+    """A running episode, in tokens."""
 
     env: KernelEnv
     prompt_ids: list[int]
@@ -143,7 +143,7 @@ class _Play:
     ended: bool = False
 
     def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, *, own: bool) -> None:
-        """Tokens that the policy wrote, or that it was told."""
+        """Add tokens that the policy wrote (``own``), or that it was told."""
         self.completion_ids += ids
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
         self.mask += [int(own)] * len(ids)
@@ -179,11 +179,11 @@ class RolloutFunction:
 
         Returns:
             ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None where the trainer computes them itself),
-            ``env_mask`` (1 for what the policy wrote, 0 for what it was told), ``episode_return`` (what its first turn
-            earned with all that came of it) and ``turn_scores``.
+            ``env_mask`` (1 for tokens that the policy wrote, 0 for those that it was told), ``episode_return`` (the
+            return of the first turn) and ``turn_scores``.
 
         Raises:
-            UsageError: a prompt is none of the data's; or as the scorer, which may raise RewardServerError too.
+            UsageError: a prompt is not in the data. Errors of the scorer, such as RewardServerError, are raised too.
         """
         ids, _, _ = trainer._tokenize_prompts(prompts)
         plays = [_Play(self._env(prompt), list(own)) for prompt, own in zip(prompts, ids, strict=True)]
@@ -202,7 +202,7 @@ class RolloutFunction:
         }
 
     def _turn(self, plays: Sequence[_Play], trainer: TrlTrainer, limit: int) -> bool:
-        """One turn of each episode; whether the trainer gave the log-probabilities of what it sampled."""
+        """Take one turn of each episode; return whether the trainer gave log-probabilities of its samples."""
         tokenizer = trainer.processing_class
         asked = [play.prompt_ids + play.completion_ids for play in plays]
         written, logprobs = trainer._generate_single_turn(asked, None, {}, 1)
@@ -215,7 +215,7 @@ class RolloutFunction:
                 continue
             told = feedback_ids(tokenizer, outcome.feedback, written[number])
             if len(play.completion_ids) + len(told) + trainer.max_completion_length > limit:
-                play.ended = True  # what comes behind the last kernel would only be told, and never answered
+                play.ended = True  # there is no room for an answer to this feedback
             else:
                 play.add(told, None, own=False)
         return logprobs is not None
@@ -225,7 +225,7 @@ class RolloutFunction:
             problem, backend = self._about[_key(prompt)]
         except KeyError:
             raise UsageError(
-                "a prompt is none of the rows that the rollouts were made with",
+                "a prompt is not in the data that the rollouts were made with",
                 hint="give rollout_function(...) the data set that the trainer has",
             ) from None
         first = (ChatMessage(role="user", content="(see the prompt)"),)
@@ -251,18 +251,18 @@ def rollout_function(
     max_tokens: int | None = None,
     author: str = "policy",
 ) -> RolloutFunction:
-    """Episodes of several turns for TRL's ``rollout_func``, to be paid by :func:`episode_return`.
+    """Episodes of several turns for TRL's ``rollout_func``, with :func:`episode_return` as their reward.
 
-    TRL hands over prompts alone, so that ``data`` says which problem each is about. What the policy is told between its
-    kernels is masked: no gradient comes of it.
+    TRL passes prompts alone, so ``data`` names the problem of each prompt. The feedback between kernels is masked: it
+    gives no gradient.
 
     Args:
-        data: rows with ``prompt`` and ``problem``, and ``backend`` where it is not the one given; see :func:`rows`.
-        max_tokens: of what an episode adds to its prompt; by default ``turns`` times the trainer's
+        data: rows with ``prompt`` and ``problem``, and ``backend`` if it differs from the one given; see :func:`rows`.
+        max_tokens: most tokens that an episode adds to its prompt; by default ``turns`` times the trainer's
             ``max_completion_length``. A turn that might not fit is not begun.
 
     Raises:
-        UsageError: two problems have one prompt.
+        UsageError: two problems have the same prompt.
     """
     return RolloutFunction(
         scorer, data, turns=turns, backend=backend, discount=discount, max_tokens=max_tokens, author=author
@@ -270,7 +270,7 @@ def rollout_function(
 
 
 def text_of(completion: Any) -> str:
-    """The text of a completion: of a conversation, what its last message from the assistant says."""
+    """The text of a completion; for a conversation, that of the assistant's last message."""
     if isinstance(completion, str):
         return completion
     said = [message for message in completion if message.get("role", "assistant") == "assistant"]
@@ -281,9 +281,9 @@ def text_of(completion: Any) -> str:
 
 
 def feedback_ids(tokenizer: Any, feedback: str, written: Sequence[int]) -> list[int]:
-    """The tokens behind an answer: its end, where the answer lacks it, the user's message, and the next turn's start.
+    """The tokens after an answer: its end if the answer lacks it, the user's message, and the next turn's start.
 
-    What the tokenizer would take for its own marks in the message is written apart.
+    The tokenizer's special tokens in the message are broken up.
     """
     safe = without_marks(tokenizer, feedback)
     if getattr(tokenizer, "chat_template", None) is None:

@@ -1,4 +1,4 @@
-"""verl's plug points (0.9): a reward function, and an agent loop of several turns with the referee's feedback.
+"""Extensions for verl 0.9: a reward function, and an agent loop of several turns with the referee's feedback.
 
 Both ask a reward server (``kernelwright rl serve``), since verl runs them in workers on many machines. verl is imported
 only by :func:`agent_loop_class`.
@@ -38,19 +38,19 @@ def compute_score(
     unscored: float = 0.0,
     **others: Any,
 ) -> dict[str, float]:
-    """What a completion's kernel earns, for ``reward.custom_reward_function`` with ``name: compute_score``.
+    """The reward of a completion's kernel, for ``reward.custom_reward_function`` with ``name: compute_score``.
 
     ``ground_truth`` is the problem's id, or a mapping with ``problem`` and ``backend``; ``extra_info`` may have the
-    same two. verl has no reward that is unknown: ``unscored`` stands for it, and ``scored`` is 0 then.
+    same two. verl has no unknown rewards: for a kernel without a score, ``score`` is ``unscored`` and ``scored`` is 0.
 
     Args:
-        url: of the reward server; given as ``reward_kwargs``, as are the others.
+        url: address of the reward server; set in ``reward_kwargs``, like the others.
         token_file: a file that holds the token alone.
         wait_s: how long the server may be away.
 
     Raises:
-        UsageError: there is no ``url``, or no problem; or the server knows none such.
-        RewardServerError: it is away for too long, or answers what no reward server answers.
+        UsageError: ``url`` or the problem is missing, or the server does not know the problem.
+        RewardServerError: the server is away for too long, or sends an invalid reply.
     """
     problem, language = _about(ground_truth, extra_info or {}, backend)
     found = kernel_of(solution_str)
@@ -74,7 +74,7 @@ def compute_score(
 async def compute_score_async(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None, **more: Any
 ) -> dict[str, float]:
-    """The same with ``name: compute_score_async``: kernels wait for the server side by side, and in no event loop."""
+    """:func:`compute_score` in a thread: kernels wait for the server side by side, and block no event loop."""
     work = functools.partial(compute_score, data_source, solution_str, ground_truth, extra_info, **more)
     return await asyncio.to_thread(work)
 
@@ -91,12 +91,12 @@ def agent_loop(
     name: str = "kernelwright",
     **verls: Any,
 ) -> Any:
-    """An agent loop as ``agent_loop_config_path`` names it: ``_target_: kernelwright.rl.adapters.verl.agent_loop``.
+    """An agent loop for ``agent_loop_config_path``: ``_target_: kernelwright.rl.adapters.verl.agent_loop``.
 
     Args:
-        url, token_file, wait_s, unscored: as :func:`compute_score` has them.
+        url, token_file, wait_s, unscored: as for :func:`compute_score`.
         turns: kernels in an episode.
-        verls: what verl passes to every agent loop.
+        verls: the arguments that verl passes to every agent loop.
 
     Raises:
         MissingToolError: verl is not installed.
@@ -108,7 +108,7 @@ def agent_loop(
 
 @functools.cache
 def agent_loop_class() -> type:
-    """The class of agent loops over :class:`kernelwright.rl.KernelEnv`, made of verl's own base.
+    """The class of agent loops over :class:`kernelwright.rl.KernelEnv`, derived from verl's base class.
 
     Raises:
         MissingToolError: verl is not installed.
@@ -121,7 +121,7 @@ def agent_loop_class() -> type:
         ) from None
 
     class KernelAgentLoop(AgentLoopBase):  # type: ignore[misc, valid-type, unused-ignore]
-        """Kernels in turns, with what the referee measured between them, and Kevin's return of the first as reward."""
+        """Kernels in turns with the referee's feedback between them. The reward is Kevin's return of the first turn."""
 
         def __init__(
             self, scorer: Any, *, turns: int, backend: Backend, discount: float, unscored: float, **verls: Any
@@ -165,7 +165,7 @@ def agent_loop_class() -> type:
 
 
 class Played:
-    """An episode in tokens: those of the prompt, then what was written and told, with a mask of what was written."""
+    """An episode in tokens: the prompt, then answers and feedback, with a mask that is 1 for answers."""
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         self.prompt_ids = list(prompt_ids)
@@ -174,7 +174,7 @@ class Played:
         self.logprobs: list[float] | None = None
 
     def take(self, ids: Sequence[int], mask: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        """The whole of it anew, as verl merges tokens."""
+        """Replace all tokens by those that verl has merged."""
         self.response_ids = list(ids[len(ids) - len(mask) :]) if mask else []
         self.prompt_ids = list(ids[: len(ids) - len(mask)])
         self.mask = list(mask)
@@ -186,13 +186,13 @@ class Played:
         return self.prompt_ids + self.response_ids
 
     def cut(self, most: int) -> None:
-        """Leave out what is beyond the longest response."""
+        """Cut the response to at most ``most`` tokens."""
         self.response_ids, self.mask = self.response_ids[:most], self.mask[:most]
         self.logprobs = self.logprobs[:most] if self.logprobs else None
 
 
 async def play(loop: Any, env: KernelEnv, messages: list[dict[str, Any]], sampling_params: dict[str, Any]) -> Played:
-    """An episode by way of verl's own merging of tokens (``ct_*`` of its agent loops)."""
+    """Play an episode with verl's own merging of tokens (``ct_*`` of its agent loops)."""
     env.reset()
     most = int(loop.rollout_config.response_length)
     played = Played(await loop.ct_build_initial_tokens(messages))
@@ -219,7 +219,7 @@ async def play(loop: Any, env: KernelEnv, messages: list[dict[str, Any]], sampli
             before, messages, played.ids, played.mask, played.logprobs
         )
         if len(mask) >= most:
-            break  # what is told would leave no place for an answer
+            break  # the feedback would leave no room for an answer
         played.take(merged.token_ids, mask, logprobs)
     played.cut(most)
     return played
