@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.campaign._results import RunResult
-from kernelwright.campaign.campaign import rows_of
 from kernelwright.campaign.paired import Measured
+from kernelwright.campaign.runs import rows_of
 from kernelwright.records import Backend, Speedup
 from kernelwright.records.base import timed_together
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign._costs import BASELINE
+from kernelwright.campaign._driver import Driver
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._results import CampaignEvent, RunResult, RunStatus
-from kernelwright.campaign._sessions import OpenReferee, open_local_referee
 from kernelwright.campaign._tune_job import TuneJob, tuning_of
-from kernelwright.campaign.campaign import ENDED, problems_of
-from kernelwright.campaign.stopping import StopWatch, stop_on_signals
+from kernelwright.campaign.runs import ENDED, problems_of
+from kernelwright.campaign.stopping import DeviceSeconds, StopWatch
 from kernelwright.campaign.tune_results import TunePlan, TuneResult
 from kernelwright.config import NAMES, Settings
-from kernelwright.errors import StoreError, UsageError
+from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, Problem, RunConfig
 
 if TYPE_CHECKING:
@@ -30,33 +29,16 @@ RACE_PAIRS = 48  # most pairs for one setting, if the search's own limit is high
 LOOKS = (8, 16)  # looks at the baseline, where precision matters little: races decide and have looks of their own
 
 
-class Tuner:
-    """Tunes kernels and keeps everything in the store.
+class Tuner(Driver):
+    """Tunes kernels and keeps everything in the store; see :class:`Driver`. ``clock``: monotonic seconds.
 
-    Args:
-        settings: what to use; a resumed run uses its original settings with the paths of these.
-        store: where results are kept.
-        open_referee: makes the referee for settings; the local one by default.
-        tell: called with every step of progress.
-        signals: let Ctrl-C and SIGTERM end the run after the work in flight.
-        clock: monotonic seconds.
+    A resumed run uses its original settings with the paths of the current ones.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        *,
-        open_referee: OpenReferee = open_local_referee,
-        tell: Callable[[CampaignEvent], None] = lambda event: None,
-        signals: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: Settings, store: Store, *, clock: Callable[[], float] = time.monotonic, **more: Any
     ) -> None:
-        self._settings = settings
-        self._store = store
-        self._open_referee = open_referee
-        self._tell = tell
-        self._signals = signals
+        super().__init__(settings, store, **more)
         self._clock = clock
 
     def run(self, candidate: Candidate, problem: Problem, plan: TunePlan) -> TuneResult:
@@ -127,7 +109,8 @@ class Tuner:
         self, run_id: str, config: RunConfig, problem: Problem, referee: Any, started: float, spent_s: float
     ) -> TuneResult:
         plan = TunePlan.model_validate(config.tune)
-        watch = StopWatch(asked=lambda: self._asked_to_stop(run_id))
+        spent = DeviceSeconds(self._store, run_id)
+        watch = StopWatch(asked=lambda: self._asked_to_stop(run_id, config, spent))
         limit_s = (config.max_minutes or plan.max_seconds / 60) * 60 - spent_s
         self._store.set_run_status(run_id, "running")
         self._store.set_problem_state(run_id, problem.id, "running")
@@ -147,7 +130,7 @@ class Tuner:
         )
         status: RunStatus = "failed"
         try:
-            with stop_on_signals(watch, self._stopping) if self._signals else nullcontext():
+            with self._signals_to(watch):
                 with referee.open(
                     problem,
                     backend=config.backend,
@@ -165,18 +148,8 @@ class Tuner:
             status = "interrupted"
             raise
         finally:
-            with suppress(StoreError):  # a store that is full or gone must not hide the error that led here
-                self._store.add_run_seconds(run_id, self._clock() - started)
-                if self._store.run_status(run_id) != "cancelled":
-                    self._store.set_run_status(run_id, status)
+            self._close(run_id, status, self._clock() - started)
         return result
-
-    def _stopping(self) -> None:
-        self._tell(CampaignEvent("stopping", "", {"reason": "interrupted"}))
-
-    def _asked_to_stop(self, run_id: str) -> str:
-        status = self._store.run_status(run_id)
-        return status if status in {"cancelled", "paused"} else ""
 
 
 def _row(result: TuneResult, store: Store) -> RunResult:

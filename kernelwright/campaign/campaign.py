@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
 from kernelwright.agents.graph import open_checkpoints
-from kernelwright.agents.llm import Limits, Models, absolute_spec, is_model
-from kernelwright.campaign._driver import Driver
-from kernelwright.campaign._lane import Lane
+from kernelwright.agents.llm import Models, absolute_spec
+from kernelwright.campaign._driver import Driver, Underway
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
-from kernelwright.campaign._results import CampaignResult, RunResult, RunStatus
+from kernelwright.campaign._results import CampaignResult, RunResult
 from kernelwright.campaign._run_roles import RunRoles
-from kernelwright.campaign._schedule import Schedule
 from kernelwright.campaign.memory import RunMemory
 from kernelwright.campaign.recipe import load_recipe, planned_search
+from kernelwright.campaign.runs import ENDED, models_of, problems_of, rows_of, settings_of
 from kernelwright.campaign.searched import languages_of
-from kernelwright.campaign.stopping import DeviceSeconds, StopWatch
+from kernelwright.campaign.stopping import StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import UsageError
-from kernelwright.evaluator import RefereeLike
 from kernelwright.records import Problem, RunConfig
 
 if TYPE_CHECKING:
-    from kernelwright.store import Store
-
-SECONDS_PER_MINUTE = 60.0
-STATUS_OF_STOP: dict[str, RunStatus] = {
-    "interrupted": "interrupted",
-    "budget": "paused",
-    "paused": "paused",
-    "replies": "paused",
-    "cancelled": "cancelled",
-}
-ENDED = frozenset({"finished", "cancelled"})
-PARALLEL_WITH_MODELS = 8
-BUDGETS = ("max_minutes", "max_cost_usd", "max_tokens", "max_device_seconds")
+    pass
 
 
 def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
@@ -75,12 +59,6 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
     )
 
 
-def settings_of(settings: Settings, config: RunConfig) -> Settings:
-    """A run's recorded settings and budgets, with the paths of ``settings``."""
-    budgets = {name: getattr(config, name) for name in BUDGETS}
-    return settings.as_recorded(f"run {config.recipe}", {**config.settings, **budgets})
-
-
 class Campaign(Driver):
     """Runs problems in order and keeps everything in the store; see :class:`Driver`.
 
@@ -109,7 +87,7 @@ class Campaign(Driver):
         with Models(self._settings, models_of(config)) as models, self._open_referee(self._settings) as referee:
             run_id = self._store.create_run(config, problems)
             with RunLock(self._store.path, run_id):
-                return self._drive(_Run(run_id, config, self._settings, referee, models), problems, spent_s=0.0)
+                return self._work(Underway(run_id, config, self._settings, referee, models), problems)
 
     def resume(self, run_id: str, **budgets: float | None) -> CampaignResult:
         """Continue a run that was interrupted, paused or killed. A finished evaluation is never repeated.
@@ -139,94 +117,46 @@ class Campaign(Driver):
             self._open_referee(settings) as referee,
         ):
             self._store.set_run_config(stored.id, config)
-            return self._drive(_Run(stored.id, config, settings, referee, models), problems, spent_s=stored.seconds)
+            return self._work(Underway(stored.id, config, settings, referee, models, stored.seconds), problems)
 
-    def _drive(self, run: _Run, problems: Sequence[Problem], spent_s: float) -> CampaignResult:
-        config = run.config
-        budget_s = None if config.max_minutes is None else config.max_minutes * SECONDS_PER_MINUTE - spent_s
-        device_seconds = DeviceSeconds(self._store, run.id)
-        watch = StopWatch(budget_s=budget_s, asked=lambda: self._asked_to_stop(run.id, config, device_seconds))
-        self._store.set_run_status(run.id, "running")
+    def _work(self, run: Underway, problems: Sequence[Problem]) -> CampaignResult:
         over = [row.problem for row in self.rows(run.id) if _is_over(row)]
-        self._emit(
-            "run-started",
-            run=run.id,
-            problems=[problem.id for problem in problems],
-            rounds=config.rounds,
-            done=len(over),
-        )
-        status: RunStatus = "failed"
-        reason = ""
-        try:
-            reason = self._with_signals(watch, lambda: self._jobs(run, problems, watch))
-            status = STATUS_OF_STOP.get(reason, "finished")
-        except KeyboardInterrupt:
-            status, reason = "interrupted", "interrupted"
-        finally:
-            self._close(run.id, status, watch.seconds)
-        return CampaignResult(
-            run_id=run.id,
-            status=status,
-            reason=reason,
-            rows=self.rows(run.id),
-            seconds=spent_s + watch.seconds,
-            budgets=tuple(name for name in BUDGETS if getattr(config, name) is not None),
+        left = [problem for problem in problems if problem.id not in over]
+        return self._drive(
+            run, rounds=run.config.rounds, done=len(over), work=lambda watch: self._jobs(run, left, watch)
         )
 
-    def _jobs(self, run: _Run, problems: Sequence[Problem], watch: StopWatch) -> str:
-        """Work on the problems that are not done yet; returns the reason for an early stop, or an empty string."""
-        rows = {row.problem: row for row in self.rows(run.id)}
-        left = [problem for problem in problems if not _is_over(rows.get(problem.id))]
-        side_by_side = min(run.side_by_side, max(len(left), 1))
-        patience = run.settings.mailbox_minutes
-        with open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer:
-            lane = Lane(run.settings, run.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
-            clients = run.models.clients(
-                self._store,
-                run.id,
-                Limits(run.config.max_cost_usd, run.config.max_tokens),
-                wait=lambda seconds: self._wait(watch, seconds),
-                note=lambda kind, data: self._store.event(run.id, kind, data),
-            )
+    def _jobs(self, run: Underway, problems: Sequence[Problem], watch: StopWatch) -> str:
+        """Work on the problems; returns the reason for an early stop, or an empty string."""
+        with (
+            open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer,
+            self._at_work(run, watch, len(problems), self._one) as at_work,
+        ):
             judged_in = {name: run.referee.environment_for(name) for name in languages_of(run.config)}
             memory = RunMemory(self._store, run.id, judged_in, run.settings)
-            roles = RunRoles(run.config, run.settings, clients, run.referee, self._tell, memory.of)
-
-            def abort() -> None:
-                run.models.close()
-                lane.abort()
-
-            with closing(lane):
-                schedule = Schedule(
-                    watch,
-                    side_by_side=side_by_side,
-                    patience_s=None if patience is None else patience * SECONDS_PER_MINUTE,
-                    work=self._one,
-                    waiting=lambda places: self._emit("awaiting", places=list(places)),
-                    abort=abort,
-                )
-                return schedule.run(
-                    [
-                        ProblemJob(
-                            run_id=run.id,
-                            problem=problem,
-                            config=run.config,
-                            settings=run.settings,
-                            store=self._store,
-                            lane=lane,
-                            checkpointer=checkpointer,
-                            coder=roles.coder(problem),
-                            judge=roles.judge(problem),
-                            verifier=roles.verifier(problem),
-                            scratchpad=roles.scratchpad(problem),
-                            memory=memory.of(problem),
-                            watch=watch,
-                            lints=LintRecords(self._settings.cache_dir),
-                            tell=self._tell,
-                        )
-                        for problem in left
-                    ]
-                )
+            roles = RunRoles(run.config, run.settings, at_work.clients, run.referee, self._tell, memory.of)
+            return at_work.schedule.run(
+                [
+                    ProblemJob(
+                        run_id=run.id,
+                        problem=problem,
+                        config=run.config,
+                        settings=run.settings,
+                        store=self._store,
+                        lane=at_work.lane,
+                        checkpointer=checkpointer,
+                        coder=roles.coder(problem),
+                        judge=roles.judge(problem),
+                        verifier=roles.verifier(problem),
+                        scratchpad=roles.scratchpad(problem),
+                        memory=memory.of(problem),
+                        watch=watch,
+                        lints=LintRecords(self._settings.cache_dir),
+                        tell=self._tell,
+                    )
+                    for problem in problems
+                ]
+            )
 
     def _one(self, job: ProblemJob) -> None:
         self._store.set_problem_state(job.run_id, job.problem.id, "running")
@@ -240,45 +170,6 @@ class Campaign(Driver):
         return rows_of(self._store, run_id)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A run that this process drives, with its settings, referee and models."""
-
-    id: str
-    config: RunConfig
-    settings: Settings
-    referee: RefereeLike
-    models: Models
-
-    @property
-    def side_by_side(self) -> int:
-        """The number of problems to work on at once. While one waits for a model, others use the referee."""
-        asked = self.settings.parallel_problems
-        return asked if isinstance(asked, int) else PARALLEL_WITH_MODELS if self.models.metered else 1
-
-
-def models_of(config: RunConfig) -> tuple[str, ...]:
-    """The models that a run asks."""
-    asked = (config.coder, *config.models, config.judge, config.verifier)
-    return tuple(spec for spec in asked if is_model(spec))
-
-
 def _is_over(row: RunResult | None) -> bool:
     """Whether a problem needs no more work."""
     return row is not None and (row.state == "done" or (row.state == "failed" and not row.retry))
-
-
-def problems_of(store: Store, run_id: str) -> tuple[Problem, ...]:
-    """The problems of a run in its order, in the versions that the run is pinned to."""
-    return tuple(store.problem(state.problem, version=state.version) for state in store.problem_states(run_id))
-
-
-def rows_of(store: Store, run_id: str) -> tuple[RunResult, ...]:
-    """The row of each problem of a run, in the run's order."""
-    rows = []
-    for state in store.problem_states(run_id):
-        if state.state in {"done", "failed"} and state.detail:
-            rows.append(RunResult.model_validate_json(state.detail))
-        else:
-            rows.append(RunResult(problem=state.problem, state=state.state))
-    return tuple(rows)

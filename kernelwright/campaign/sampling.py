@@ -8,37 +8,24 @@ takes the problems that no other process holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kernelwright.agents import coder_from_spec
-from kernelwright.agents.llm import Limits, Models, absolute_spec
-from kernelwright.campaign._driver import Driver
-from kernelwright.campaign._lane import Lane
+from kernelwright.agents.llm import Models, absolute_spec
+from kernelwright.campaign._driver import Driver, Underway
 from kernelwright.campaign._locks import RunLock, is_held
 from kernelwright.campaign._results import CampaignResult, RunStatus
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign._sample_job import SampleJob, lock_of
 from kernelwright.campaign._sample_results import SamplePlan
-from kernelwright.campaign._schedule import Schedule
-from kernelwright.campaign.campaign import (
-    BUDGETS,
-    PARALLEL_WITH_MODELS,
-    SECONDS_PER_MINUTE,
-    STATUS_OF_STOP,
-    models_of,
-    rows_of,
-    settings_of,
-)
-from kernelwright.campaign.stopping import DeviceSeconds, StopWatch
-from kernelwright.config import Settings
+from kernelwright.campaign.runs import BUDGETS, models_of, rows_of, settings_of
+from kernelwright.campaign.stopping import StopWatch
 from kernelwright.errors import UsageError
 from kernelwright.records import Problem, RunConfig
 from kernelwright.store import Sample
 
 if TYPE_CHECKING:
-    from kernelwright.evaluator import RefereeLike
     from kernelwright.store import RunRow, Store
 
 MOST_RUNS = 10_000  # runs of a store that are searched for a bench
@@ -111,35 +98,14 @@ class Sampler(Driver):
                 held.enter_context(RunLock(self._store.path, stored.id))
             models = held.enter_context(Models(settings, asked))
             referee = held.enter_context(self._open_referee(settings))
-            work = _Work(stored.id, config, plan, settings, models, referee, writes, judge)
-            return self._drive(work, stored.seconds)
-
-    def _drive(self, work: _Work, spent_s: float) -> CampaignResult:
-        config, run_id = work.config, work.run_id
-        problems = self._store.run_problems(run_id)
-        left_s = None if config.max_minutes is None else config.max_minutes * SECONDS_PER_MINUTE - spent_s
-        spent = DeviceSeconds(self._store, run_id)
-        watch = StopWatch(budget_s=left_s, asked=lambda: self._asked_to_stop(run_id, config, spent))
-        self._store.set_run_status(run_id, "running")
-        names = [problem.id for problem in problems]
-        self._emit("run-started", run=run_id, problems=names, rounds=work.plan.samples, done=0)
-        status: RunStatus = "failed"
-        reason = ""
-        try:
-            reason = self._with_signals(watch, lambda: self._jobs(work, problems, watch))
-            status = STATUS_OF_STOP.get(reason) or self._how_it_stands(run_id)
-        except KeyboardInterrupt:
-            status, reason = "interrupted", "interrupted"
-        finally:
-            self._close(run_id, status, watch.seconds)
-        return CampaignResult(
-            run_id=run_id,
-            status=status,
-            reason=reason,
-            rows=rows_of(self._store, run_id),
-            seconds=spent_s + watch.seconds,
-            budgets=tuple(name for name in BUDGETS if getattr(config, name) is not None),
-        )
+            run = Underway(stored.id, config, settings, referee, models, stored.seconds)
+            return self._drive(
+                run,
+                rounds=plan.samples,
+                done=0,
+                work=lambda watch: self._jobs(run, plan, writes, judge, watch),
+                ended=lambda: self._how_it_stands(stored.id),
+            )
 
     def _how_it_stands(self, run_id: str) -> RunStatus:
         """The status of a bench when this process stops. It is not ``paused`` while other processes go on.
@@ -152,45 +118,27 @@ class Sampler(Driver):
             return "finished"
         return "running" if any(is_held(self._store.path, lock_of(run_id, name)) for name in left) else "paused"
 
-    def _jobs(self, work: _Work, problems: Sequence[Problem], watch: StopWatch) -> str:
+    def _jobs(self, run: Underway, plan: SamplePlan, writes: bool, judge: bool, watch: StopWatch) -> str:
         """Work on all problems; returns the reason for an early stop, or an empty string."""
-        patience = work.settings.mailbox_minutes
-        side_by_side = min(work.side_by_side, len(problems))
-        lane = Lane(work.settings, work.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
-        clients = work.models.clients(
-            self._store,
-            work.run_id,
-            Limits(work.config.max_cost_usd, work.config.max_tokens),
-            wait=lambda seconds: self._wait(watch, seconds),
-            note=lambda kind, data: self._store.event(work.run_id, kind, data),
-        )
-        roles = RunRoles(work.config, work.settings, clients, work.referee, self._tell)
+        problems = self._store.run_problems(run.id)
+        elsewhere: set[str] = set()  # problems that another process held
 
-        def abort() -> None:
-            work.models.close()
-            lane.abort()
+        def one(job: SampleJob) -> None:
+            self._one(job, elsewhere)
 
-        elsewhere: set[str] = set()  # problems that another process had
-        with closing(lane):
-            schedule: Schedule[SampleJob] = Schedule(
-                watch,
-                side_by_side=side_by_side,
-                patience_s=None if patience is None else patience * SECONDS_PER_MINUTE,
-                work=lambda job: self._one(job, elsewhere),
-                waiting=lambda places: self._emit("awaiting", places=list(places)),
-                abort=abort,
-            )
+        with self._at_work(run, watch, len(problems), one) as at_work:
+            roles = RunRoles(run.config, run.settings, at_work.clients, run.referee, self._tell)
             jobs = [
                 SampleJob(
-                    run_id=work.run_id,
+                    run_id=run.id,
                     problem=problem,
-                    config=work.config,
-                    plan=work.plan,
+                    config=run.config,
+                    plan=plan,
                     store=self._store,
-                    lane=lane,
-                    coder=roles.coder(problem) if work.write else None,
-                    judges=work.judge,
-                    environment=lambda candidate: work.referee.environment_for(candidate.backend).id,
+                    lane=at_work.lane,
+                    coder=roles.coder(problem) if writes else None,
+                    judges=judge,
+                    environment=lambda candidate: run.referee.environment_for(candidate.backend).id,
                     watch=watch,
                     tell=self._tell,
                 )
@@ -198,9 +146,9 @@ class Sampler(Driver):
             ]
             while jobs:
                 elsewhere.clear()
-                if reason := schedule.run(jobs):
+                if reason := at_work.schedule.run(jobs):
                     return reason
-                # Another process that released a problem may have died, so try that problem again.
+                # The other process may have died and left its problems unfinished.
                 jobs = [job for job in jobs if job.problem.id in elsewhere and not self._is_held(job)]
             return ""
 
@@ -215,26 +163,6 @@ class Sampler(Driver):
         else:
             self._store.set_problem_state(job.run_id, job.problem.id, row.state, row.model_dump_json())
             self._emit("problem-finished", job.problem.id, row=row.model_dump(mode="json"))
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The work of one process on a bench, with its settings, models and referee."""
-
-    run_id: str
-    config: RunConfig
-    plan: SamplePlan
-    settings: Settings
-    models: Models
-    referee: RefereeLike
-    write: bool
-    judge: bool
-
-    @property
-    def side_by_side(self) -> int:
-        """The number of problems to work on at once. While one waits for a model, others use the referee."""
-        asked = self.settings.parallel_problems
-        return asked if isinstance(asked, int) else PARALLEL_WITH_MODELS if self.models.metered else 1
 
 
 def plan_of(run: RunRow) -> SamplePlan:

@@ -32,7 +32,7 @@ def findings_of_rows(store: Store, rows: Sequence[RunResult], run_id: str, setti
 
     A row with an invalid reference, or of a file that is not a problem, gets the finding ``invalid-reference``.
     """
-    from kernelwright.campaign.campaign import problems_of
+    from kernelwright.campaign.runs import problems_of
     from kernelwright.datasets import LintFinding
     from kernelwright.records import Status
 

@@ -11,7 +11,7 @@ import pytest
 from campaign_fakes import FakeReferee, FakeSession, default_signals, make_problem, register_scripted_roles
 
 from kernelwright.campaign import Campaign, CampaignResult, rows_of
-from kernelwright.campaign.campaign import problems_of
+from kernelwright.campaign.runs import problems_of
 from kernelwright.config import Measurement, Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError

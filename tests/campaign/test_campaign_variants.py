@@ -9,7 +9,7 @@ import pytest
 from campaign_fakes import REFERENCE, FakeReferee, make_problem, register_scripted_roles
 
 from kernelwright.campaign import Campaign, evaluate, searches_of
-from kernelwright.campaign.campaign import problems_of
+from kernelwright.campaign.runs import problems_of
 from kernelwright.campaign.searched import make_search
 from kernelwright.campaign.variants import at_variants
 from kernelwright.config import Settings
