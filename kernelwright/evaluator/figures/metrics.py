@@ -18,7 +18,7 @@ _BOOTSTRAP_SAMPLES = 2000
 
 
 class Result(NamedTuple):
-    """One problem's outcome. speedup: baseline time over candidate time; None where it was not timed."""
+    """One problem's outcome. speedup: baseline time over candidate time; None if it was not timed."""
 
     correct: bool
     speedup: float | None = None

@@ -1,1 +1,1 @@
-"""Where a kernel's time goes: tools, their reports, ceilings."""
+"""Profiles of kernels: tools, their reports, ceilings."""

@@ -43,7 +43,7 @@ class Ceilings:
         peak_gflops: of float32 fused multiply-adds.
         null_ms: one call of an empty C function from Python.
         source: where the numbers come from: "measured", or the caller's own words.
-        peak_gips: 1e9 simple instructions a second; 0 where unknown.
+        peak_gips: 1e9 simple instructions a second; 0 if unknown.
         bandwidth_by_bytes: (working set in bytes, GB/s), by size; may be empty.
     """
 

@@ -313,7 +313,7 @@ class Inspector(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        """As an assignment."""
+        """Handled like an assignment."""
         self._assigned(node.target)
         self.generic_visit(node)
 
@@ -325,7 +325,7 @@ class Inspector(ast.NodeVisitor):
                 self.visit(part)
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        """As an assignment."""
+        """Handled like an assignment."""
         for target in node.targets:
             self._assigned(target)
         self.generic_visit(node)

@@ -1,1 +1,1 @@
-"""What runs inside a sandbox. The referee names it by its entry and never imports it."""
+"""The code that runs inside a sandbox. The referee names it by its entry and never imports what runs there."""

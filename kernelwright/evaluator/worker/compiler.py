@@ -1,6 +1,6 @@
 """The worker of a torch.compile baseline: the same runner, with the compiler's modules imported beforehand.
 
-A warm sandbox imports this module once and forks from there, which saves some four seconds of each such worker: the
+A warm sandbox imports this module once and forks workers from there. That saves each worker some four seconds: the
 imports, and half a second in which the compiler hashes its own files for the keys of its caches.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from kernelwright.evaluator.builds.native import compiler_takes
 from kernelwright.evaluator.worker.runner import Runner
 
-# What a first torch.compile imports; private names, so whichever of them a version lacks is left out.
+# The modules that a first torch.compile imports. Their names are private; those that a version lacks are left out.
 _COMPILER_MODULES = (
     "setuptools",
     "torch._dynamo",
@@ -55,7 +55,7 @@ for _name in _COMPILER_MODULES:
 
 
 def hash_files() -> None:
-    """Let the compiler hash its own files and Triton's now; it keeps the hashes, and so do forks of this process."""
+    """Let the compiler hash its own files and Triton's now. It keeps the hashes, and forks inherit them."""
     with contextlib.suppress(ImportError, AttributeError, OSError):
         from torch._inductor import codecache
 
@@ -64,7 +64,7 @@ def hash_files() -> None:
 
 
 def ask_for_flags() -> None:
-    """Replace Inductor's trial builds for instruction sets, 0.4 s each; it asks the processor itself before them."""
+    """Replace Inductor's trial builds for instruction sets, 0.4 s each. It asks the processor before them anyway."""
     with contextlib.suppress(ImportError, AttributeError):
         from torch._inductor import cpu_vec_isa
 

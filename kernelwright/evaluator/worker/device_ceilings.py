@@ -1,7 +1,7 @@
 """Measures a GPU's ceilings; runs in a worker, alone on the device, and takes some seconds.
 
-Times are the device's (events), around a graph of many equal kernels, so that no launch of the host's is in them. Every
-rate is the best of several rounds: other work and low clocks only lower it.
+Times are the device's (events), around a graph of many equal kernels. So they contain no launches from the host. Every
+rate is the best of several rounds, because other work and low clocks only lower it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NULL_LAUNCHES = 2000
 
 
 def measure(payload: dict[str, Any]) -> dict[str, Any]:
-    """The ceilings of the first device, as ``_gpu_ceilings.parse_ceilings`` takes them.
+    """Measure the ceilings of the first device, in the form that ``gpu_ceilings.parse_ceilings`` reads.
 
     Args:
-        payload: nothing is read from it.
+        payload: unused.
     """
     import torch
 
@@ -48,7 +48,7 @@ def measure(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bandwidths(torch: Any, size: int) -> list[tuple[int, float]]:
-    """Copying, writing and reading a working set of ``size`` bytes: the fastest way to move it is the ceiling."""
+    """Rates of copying, writing and reading a working set of ``size`` bytes. The highest rate is the ceiling."""
     half = torch.zeros(size // 8, dtype=torch.float32, device="cuda")
     other = torch.empty_like(half)
     whole = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
@@ -63,7 +63,7 @@ def _bandwidths(torch: Any, size: int) -> list[tuple[int, float]]:
 
 
 def _matrix_rate(torch: Any, dtype: str) -> float:
-    """1e12 operations a second of a large product; 0 where the device or torch has none of this dtype."""
+    """1e12 operations a second of a large product; 0 if the device or torch has no product of this dtype."""
     try:
         size, multiply = _product(torch, dtype)
         return rate_tflops(size, _best_ms(torch, multiply, expected_ms=2.0 * size**3 / 1e11))
@@ -79,7 +79,7 @@ def _product(torch: Any, dtype: str) -> tuple[int, Callable[[], Any]]:
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     if dtype == "float8":
         a = torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn)
-        b = torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn).t()  # of the second one columns are dense
+        b = torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn).t()  # columns of the second one are dense
         one = torch.ones((), device="cuda")
         return size, lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     kind = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(dtype, torch.float32)
@@ -92,7 +92,7 @@ def _product(torch: Any, dtype: str) -> tuple[int, Callable[[], Any]]:
 def _best_ms(torch: Any, call: Callable[[], Any], *, expected_ms: float) -> float:
     """One call's time on the device, the least mean of several rounds."""
     stream = torch.cuda.Stream()
-    torch.cuda.synchronize()  # what the call reads was written on another stream
+    torch.cuda.synchronize()  # the call's inputs were written on another stream
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
@@ -107,7 +107,7 @@ def _best_ms(torch: Any, call: Callable[[], Any], *, expected_ms: float) -> floa
 
 
 def _launch_us(torch: Any) -> float:
-    """One launch of a kernel that does next to nothing, one after the other from the host."""
+    """The time of one launch of a nearly empty kernel, in a series of launches from the host."""
     tiny = torch.zeros(1, device="cuda")
 
     def launches() -> None:

@@ -1,7 +1,7 @@
-"""What a worker can say itself of its time on a GPU: kernels by torch's profiler, calls by events. Claims, all of it.
+"""A worker's own times on a GPU: kernels by torch's profiler, calls by events. All of them are claims.
 
-Worker side. The candidate lives in the same process and can forge every number; the referee shows them as what they are
-and decides by its own clock.
+Worker side. The candidate lives in the same process and can forge every number. The referee shows them as claims and
+decides by its own clock.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kernelwright.evaluator.profile.events import claims
 if TYPE_CHECKING:
     from kernelwright.evaluator.worker.device_memory import DeviceMemory
 
-_MOST_KERNELS = 64  # of each call: both fit into one message
+_MOST_KERNELS = 64  # of each call; two calls fit into one message
 _FLUSH_BYTES = 256 << 20  # more than twice any L2 cache
 
 
 def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: DeviceMemory) -> list[dict[str, Any]] | None:
-    """The kernels of one call, the longest first, as ``profile.events.claims`` has them; None where none is seen."""
+    """The kernels of one call, longest first, in the form of ``profile.events.claims``; None if profiling fails."""
     from torch.profiler import ProfilerActivity, profile
 
     memory.synchronize()
@@ -41,7 +41,7 @@ def event_times(
 ) -> list[float]:
     """Milliseconds of each of some calls, from an event before to an event after it; caches are flushed before each.
 
-    The second event comes when all streams are idle, so that a few microseconds of waiting are part of it.
+    The second event is recorded when all streams are idle, so each time contains a few microseconds of waiting.
     """
     import torch
 

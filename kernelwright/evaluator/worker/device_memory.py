@@ -1,7 +1,7 @@
-"""A worker's arguments and outputs on a device: copies of the pool, digests of outputs, outputs kept to be handed over.
+"""A worker's arguments and outputs on a device: copies of the pool, digests of outputs, outputs kept for delivery.
 
-Worker side. The device may be ``cpu``: then everything happens as on a GPU, in memory of its own, which is how it is
-tested where there is none.
+Worker side. The device may be ``cpu``. Then everything happens as on a GPU, in memory of its own. Tests use this on
+machines without a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kernelwright.evaluator.worker.memory import Mapped
 
-_BLOCK = 256  # threads, as digest.cu has it
+_BLOCK = 256  # threads, as in digest.cu
 _MOST_BLOCKS = 1056  # eight for each of 132 processors
 _BYTES_A_BLOCK = 1 << 14
 _POISON_BLOCKS = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # sizes that allocators round to
@@ -32,8 +32,8 @@ class DeviceMemory:
     """The memory of one worker on ``device``.
 
     Attributes:
-        device: torch's name of it.
-        digests: (MAX_OUTPUTS,) int64 in host memory: those of the last call's outputs.
+        device: the ``torch.device``.
+        digests: of the last call's outputs, (MAX_OUTPUTS,) int64 in host memory.
     """
 
     def __init__(self, device: str, host_digest: HostDigest, digest_code: str) -> None:
@@ -52,10 +52,10 @@ class DeviceMemory:
             torch.cuda.set_device(self.device)
             self._sums = torch.zeros(wire.MAX_OUTPUTS, dtype=torch.int64, device=self.device)
             self._kernel = driver_kernel(digest_code, "kw_digest", ours=True)
-            self._synchronize = torch.cuda.synchronize  # before a candidate could put its own there
+            self._synchronize = torch.cuda.synchronize  # kept before a candidate could replace it
 
     def keep_precision(self, *, tf32: bool) -> None:
-        """Whether torch's own kernels may compute float32 products in TF32: by default its convolutions would."""
+        """Set whether torch's own kernels may compute float32 products in TF32. By default its convolutions do."""
         import torch
 
         if self._on_gpu:
@@ -63,7 +63,7 @@ class DeviceMemory:
             torch.backends.cudnn.allow_tf32 = tf32
 
     def map(self, memories: Sequence[tuple[Mapped, int]]) -> None:
-        """Room for copies of some memory files, each with its size in bytes."""
+        """Allocate copies of some memory files, each given with its size in bytes."""
         import torch
 
         self._host = [mapped.bytes(size) for mapped, size in memories]
@@ -78,7 +78,7 @@ class DeviceMemory:
         return flat.as_strided(spec.shape, spec.stride) if spec.elements else flat.reshape(spec.shape)
 
     def refresh(self) -> None:
-        """Copy everything from the host; it is there when this returns, and nothing is pinned in the cache."""
+        """Copy everything from the host and wait for the copies. Afterwards nothing is pinned in the cache."""
         self.forget_persisting_lines()
         for copy, host in zip(self._copies, self._host, strict=True):
             copy.copy_(host)
@@ -100,7 +100,7 @@ class DeviceMemory:
         return mark
 
     def ms_since(self, before: Any) -> float:
-        """Milliseconds from a mark to one made now, with everything in between."""
+        """Milliseconds from a mark to the end of all work so far."""
         after = self.event()
         if not self._on_gpu:
             return 1e3 * float(after - before)
@@ -108,17 +108,17 @@ class DeviceMemory:
         return float(before.elapsed_time(after))
 
     def forget_persisting_lines(self) -> None:
-        """Let go of what a kernel asked the L2 cache to keep."""
+        """Release the lines that a kernel asked the L2 cache to keep."""
         if self._on_gpu:
             from kernelwright.inline.cuda_driver import reset_persisting_cache
 
             reset_persisting_cache()
 
     def see_it_works(self) -> None:
-        """Compute something known.
+        """Test the device by a computation with a known result.
 
         Raises:
-            RuntimeError: the device does not answer, or not what it should.
+            RuntimeError: the device does not answer, or its result is wrong.
         """
         import torch
 
@@ -128,7 +128,7 @@ class DeviceMemory:
             raise RuntimeError(f"a sum came out as {found}")
 
     def digest(self, outputs: Sequence[torch.Tensor], key: int) -> None:
-        """Wait until all of a call's outputs are there, then put the digest of each into ``digests``."""
+        """Wait until all of a call's outputs are complete, then put the digest of each into ``digests``."""
         raw = [raw_bytes(output, self.device) for output in outputs]
         if not self._on_gpu:
             for j, data in enumerate(raw):
@@ -148,7 +148,7 @@ class DeviceMemory:
         self.digests.copy_(self._sums)
 
     def poison(self, byte: int) -> None:
-        """Leave ``byte`` in the memory that the allocator will hand out next, as far as it takes freed blocks again."""
+        """Fill the memory that the allocator will hand out next with ``byte``, as far as it reuses freed blocks."""
         import torch
 
         if self._on_gpu:
@@ -165,7 +165,7 @@ def raw_bytes(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """(span,) uint8: the memory that a tensor's elements span, gaps of its strides included.
 
     Raises:
-        TypeError: it does not lie on ``device``, or not densely.
+        TypeError: the tensor does not lie on ``device``, or is not dense.
     """
     import torch
 

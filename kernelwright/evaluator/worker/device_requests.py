@@ -1,4 +1,4 @@
-"""What a worker on a device is asked for besides: outputs that stayed there, times by events, a profiler's word."""
+"""Further requests to a worker on a device: outputs that stayed there, times by events, a profiler's trace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DeviceRequests:
             return {"outputs": [[describe(output) for output in self.kept[call]] for call in calls]}
 
     def do_deliver(self, fds: list[int], size: int, calls: list[int], bytes: list[list[int]]) -> None:
-        """Copy the outputs of ``calls`` into the arena one behind another, of each the first ``bytes``."""
+        """Copy the first ``bytes`` of each output of ``calls`` into the arena, one output after another."""
         from kernelwright.evaluator.worker.device_memory import raw_bytes
 
         assert self.memory is not None
@@ -43,13 +43,13 @@ class DeviceRequests:
                     at += limit
 
     def do_probe(self, fds: list[int]) -> None:
-        """Compute something known on the device."""
+        """Test the device by a computation with a known result."""
         assert self.memory is not None
         with blamed("device", self.filename):
             self.memory.see_it_works()
 
     def do_events(self, fds: list[int], calls: int) -> dict[str, Any]:
-        """Milliseconds of some calls by events of this process itself, with caches flushed before each; a claim."""
+        """Milliseconds of some calls by this process's own events, with caches flushed before each; a claim."""
         from kernelwright.evaluator.worker.device_events import event_times
 
         forward = self.call or self.forward
@@ -59,7 +59,7 @@ class DeviceRequests:
             return {"ms": event_times(forward, self.slots, self.memory, calls)}
 
     def _trace_on_device(self, forward: Callable[..., Any]) -> dict[str, Any]:
-        """A trace where kernels run on a GPU; ``device`` is what its profiler saw of two calls on the same inputs."""
+        """A trace on a GPU. ``device``: the profiler's kernels in each of two calls on the same inputs."""
         import torch
 
         from kernelwright.evaluator.worker.device_events import kernels_of

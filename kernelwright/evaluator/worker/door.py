@@ -1,6 +1,6 @@
-"""A worker's side of the door: shared memory as tensors, reveals answered, outputs described.
+"""A worker's side of the door: it answers reveals with calls, and describes their outputs in shared memory.
 
-The candidate lives in the same process; what is written here is a claim.
+The candidate lives in the same process, so everything written here is a claim.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Door:
         self._reveal = mmap.mmap(reveal_fd, wire.REVEAL_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
         self._answer = mmap.mmap(answer_fd, wire.ANSWER_BYTES, mmap.MAP_SHARED)
         os.close(reveal_fd)
-        os.close(answer_fd)  # library_fd stays open: dlopen knows a library by its path, so the number must not return
+        os.close(answer_fd)  # library_fd stays open: dlopen knows a library by its path, so its number must stay taken
         self._nonce = ctypes.c_uint64(0)
         self.words = memoryview(self._answer).cast("q")
         self._exchange = library.kw_exchange
@@ -56,9 +56,9 @@ class Door:
         numbers: dict[Any, int],
         take_weights: Callable[[int], None],
     ) -> None:
-        """Answers reveals until it is told to leave.
+        """Answer reveals until the referee says leave.
 
-        ``numbers`` gives each torch dtype its code. A reveal below LEAVE asks for other weights and is no call.
+        ``numbers`` gives each torch dtype its code. A reveal below LEAVE asks for other weights and is not a call.
         """
         import torch
 
@@ -97,10 +97,10 @@ class Door:
         keep: bool,
         take_weights: Callable[[int], None],
     ) -> list[tuple[Any, ...]]:
-        """Answers reveals with digests of the outputs, which stay on the device, until it is told to leave.
+        """Answer reveals with digests of the outputs until the referee says leave. The outputs stay on the device.
 
         Returns:
-            The outputs of all calls since the pool was last refreshed, where ``keep`` asks for them.
+            The outputs of all calls since the pool was last refreshed, if ``keep`` is set.
         """
         import torch
 
@@ -132,14 +132,14 @@ class Door:
             words[8] = 1
 
     def serve_idle(self, *, yielding: bool) -> None:
-        """Acknowledges every reveal at once: what the door itself costs."""
+        """Acknowledge every reveal at once. This shows the cost of the door itself."""
         self._idle(*self._at_the_door(yielding))
 
     def _at_the_door(self, yielding: bool) -> tuple[int, int, int, int]:
         return self._reveal_address, self._answer_address, ctypes.addressof(self._nonce), int(yielding)
 
     def read_only_forward(self, slots: Sequence[Sequence[Any]], *, abreast: bool) -> Callable[[int], int]:
-        """A trusted call that does nothing but read the given tensors of a slot, in one stream or in four abreast.
+        """A trusted call that only reads the given tensors of a slot, in one stream or in four abreast.
 
         It returns the sum of their whole words of eight bytes, modulo 2⁶⁴.
         """
@@ -152,7 +152,7 @@ class Door:
 
 
 def describe(output: torch.Tensor) -> list[Any]:
-    """Address, dtype, shape and stride of an output, as the referee is told of it."""
+    """Address, dtype, shape and stride of an output, in the form for the referee."""
     dtype = str(output.dtype).removeprefix("torch.")
     return [output.data_ptr(), dtype, list(output.shape), list(output.stride())]
 

@@ -1,7 +1,7 @@
 """Poisoned and guarded memory for a contestant's CPU tensors; see ``guard.c`` for how torch's allocator is redirected.
 
-The referee builds the library once and hands it to workers as a sealed memory file; a worker installs it and switches
-it on around the calls that are to be watched. This module is imported inside the sandbox: it stays light.
+The referee builds the library once and hands it to workers as a sealed memory file. A worker installs it and switches
+it on around the watched calls. This module is imported inside the sandbox, so it must stay light.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class _Violation(ctypes.Structure):
 
 
 class Guard:
-    """The worker's side. Torch must have been imported; blocks of unguarded times are not touched.
+    """The worker's side. Torch must have been imported. Blocks that were allocated unguarded are not touched.
 
     Attributes:
-        reason: why :meth:`install` answered False; empty before, and where it succeeded.
+        reason: why :meth:`install` returned False; empty before, and if it succeeded.
     """
 
     def __init__(self, library_fd: int) -> None:
-        """``library_fd`` must stay open: the loader knows a library by its path, so the number must not return."""
+        """``library_fd`` must stay open: the loader knows a library by its path, so its number must not be reused."""
         self.reason = ""
         self._path = f"/proc/self/fd/{library_fd}"
         self._library: ctypes.PyDLL | None = None
 
     def install(self) -> bool:
-        """Find torch's allocator and see whether it can be redirected; False, with ``reason``, where it cannot.
+        """Find torch's allocator and test whether it can be redirected; False, with ``reason``, if it cannot.
 
         Nothing is redirected, and nothing costs time, before the first :meth:`on`.
         """
@@ -74,7 +74,7 @@ class Guard:
             limit_bytes: larger blocks get red zones but are not filled.
 
         Raises:
-            RuntimeError: it is not installed, or the allocator can no longer be redirected.
+            RuntimeError: the guard is not installed, or the allocator can no longer be redirected.
         """
         if self._library is None:
             raise RuntimeError(f"the memory guard is not installed: {self.reason or 'call install() first'}")
@@ -83,12 +83,12 @@ class Guard:
             raise RuntimeError(failure)
 
     def off(self) -> None:
-        """Leave allocations alone from now on; blocks that are guarded stay so until they are freed."""
+        """Stop guarding new allocations. Guarded blocks stay guarded until they are freed."""
         if self._library is not None:
             self._library.kw_guard_off()
 
     def violations(self) -> list[str]:
-        """Writes outside of guarded blocks, living ones included, since the start; at most 8 texts."""
+        """Writes outside of guarded blocks since the start, blocks in use included; at most 8 texts."""
         if self._library is None:
             return []
         found = (_Violation * _MAX_TEXTS)()

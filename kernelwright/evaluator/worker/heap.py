@@ -1,16 +1,16 @@
-"""Where a worker's tensors come to lie: in memory that no other process ever had.
+"""Makes a worker's tensors lie in memory that no other process ever had.
 
-A fork of the zygote inherits the holes that imports have left in its heap. What is allocated there is copied on write,
-page by page, and stays in small pages, while all beyond the old heap's end gets large ones. Which of the two a tensor
-gets depends on what was allocated before, it is the same throughout a process, and it tells: 400 KB of outputs took 75
-or 130 us to be read. So no tensor is to lie in a hole.
+A fork of the zygote inherits the holes that imports have left in its heap. Memory in a hole is copied on write, page by
+page, and stays in small pages. Memory beyond the old heap's end gets large pages. Earlier allocations decide which of
+the two a tensor gets, for the whole life of a process. The difference is large: reading 400 KB of outputs took 75 or
+130 us. So no tensor should lie in a hole.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-_LEAST = 16 << 10  # smaller holes are left: what fits there is not what is timed
+_LEAST = 16 << 10  # smaller holes are left: timed tensors do not fit into them
 _MOST_BLOCKS = 4096
 _LARGE_PAGE = 2 << 20
 
@@ -28,7 +28,7 @@ class _Mallinfo2(ctypes.Structure):
 def fill_holes() -> int:
     """Allocate every hole of at least 16 KB below the heap's top, for good and without touching it; their number.
 
-    Does nothing where the C library is not glibc 2.33 or newer.
+    Does nothing unless the C library is glibc 2.33 or newer.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):

@@ -1,7 +1,6 @@
-"""How a worker runs a candidate's kernels: as they are, interpreted, emulated, on a device, or not at all.
+"""Ways in which a worker runs a candidate's kernels: as they are, interpreted, emulated, on a device, or not at all.
 
-A class for each, by the name that ``load`` has for it. What a GPU's kernels lack here is made up for here, and nowhere
-else in a worker.
+Each way has a class, by its name in ``load``. Everything that stands in for a GPU in a worker is in this module.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ Forward = Callable[..., Any]
 class Native:
     """Kernels run as they are, on this CPU."""
 
-    pretends = False  # whether there is a CPU where the candidate sees a GPU
+    pretends = False  # whether the candidate sees a GPU although there is only a CPU
 
     def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
         """Get ready before the candidate is imported.
 
         Args:
-            fds: what ``load`` was handed beside source and door.
+            fds: file descriptors of ``load`` besides source and door.
             ghost: kernels do nothing.
         """
 
     def view(self) -> AbstractContextManager[None]:
-        """What the candidate's code sees of devices while it runs."""
+        """A context that decides which devices the candidate's code sees."""
         return contextlib.nullcontext()
 
     def order(self, forward: Forward) -> Forward:
-        """A forward that runs programs of one launch in another order at each call, where they have one."""
+        """A forward that runs the programs of a launch in another order at each call, if they have an order."""
         return forward
 
     def launches(self, forward: Forward, arguments: Sequence[Any]) -> int:
-        """Do one call; how many kernels it launched, as far as that is counted."""
+        """Do one call; the number of kernels that it launched, or 0 if launches are not counted."""
         forward(*arguments)
         return 0
 
@@ -121,7 +120,7 @@ class OnDevice(Native):
     """Kernels run as they are, on a device."""
 
     def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
-        """See :meth:`Native.provide`; ``fds`` has the digest's code, and what Triton compiled for the candidate."""
+        """See :meth:`Native.provide`; ``fds``: the digest's code, and Triton's compiled code for the candidate."""
         from kernelwright.evaluator.worker.triton import launches
 
         if ghost:
@@ -133,7 +132,7 @@ class OnDevice(Native):
 
 
 class BuildOnly(Native):
-    """Kernels are built and not run; the candidate sees a GPU, so that it builds what it would there."""
+    """Kernels are built and not run. The candidate sees a GPU, so it builds the same kernels as on a GPU."""
 
     def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
         """See :meth:`Native.provide`."""

@@ -1,4 +1,4 @@
-"""Runs a candidate's file, and blames what it raises."""
+"""Runs a candidate's file, and turns its exceptions into faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT_LIMIT = 2000
 
 
 class Fault(Exception):
-    """Something that the held code did wrong; travels to the referee as an error message."""
+    """A fault of the loaded code. It goes to the referee as an error message."""
 
     def __init__(self, phase: str, kind: str, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class Fault(Exception):
 
 
 def load_candidate(source: str) -> types.ModuleType:
-    """Executes a candidate file (its knobs are set in the text already) as a module with readable tracebacks."""
+    """Execute a candidate file (with its knobs already set in the text) as a module with readable tracebacks."""
     filename, name = "<candidate>", "kernelwright_candidate"
     module = types.ModuleType(name)
     module.__file__ = filename
@@ -41,7 +41,7 @@ def fault_line(error: BaseException, filename: str) -> int | None:
 
 @contextlib.contextmanager
 def blamed(phase: str, filename: str) -> Iterator[None]:
-    """Turns whatever the held code raises into a Fault; a process boundary."""
+    """Turn any exception of the loaded code into a Fault: a process boundary."""
     try:
         yield
     except Fault:

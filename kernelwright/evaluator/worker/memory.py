@@ -20,7 +20,7 @@ class Mapped:
         os.close(fd)
 
     def tensor(self, spec: wire.TensorSpec, base: int = 0) -> torch.Tensor:
-        """The tensor that lies at ``base + spec.offset``; a read-only mapping makes writing to it a crash."""
+        """The tensor at ``base + spec.offset``. If the mapping is read-only, writing to the tensor is a crash."""
         import torch
 
         dtype = getattr(torch, spec.dtype)
@@ -40,12 +40,12 @@ class Mapped:
             return torch.frombuffer(self.view, dtype=torch.uint8, count=size)
 
     def touch(self) -> None:
-        """Faults every page in, so that no call pays for it."""
+        """Fault every page in, so that no call pays for that."""
         self.bytes(len(self.view))[::4096].sum()
 
 
 def unfit(output: torch.Tensor) -> TypeError:
-    """What is wrong with an output that has no strides, or no one shape: it is sparse, nested, or not of this CPU."""
+    """The error for an output without strides or without one shape: it is sparse, nested, or not on this CPU."""
     from kernelwright.datasets.runtime import tensor_objection
 
     return TypeError(f"an output {tensor_objection(output, 'output') or 'is no dense tensor'}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernelwright.datasets.runtime import DispatchMode
 from kernelwright.evaluator.worker.operators import is_exact
 
-_UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # of all wider ones that of float32 counts
+_UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # wider dtypes count as float32
 _FLOAT32_ROUNDOFF = 2.0**-24
 _NOISE_POOL = 1 << 18  # random factors made once per call; operators read windows at random offsets (randn costs 10x)
 _NOISE_WINDOW = 1 << 17
@@ -36,13 +36,13 @@ class OperatorRoundoffs(DispatchMode):
 class MonteCarloArithmetic(DispatchMode):
     """Multiplies every float64 (or complex128) result of a rounding operator by ``1 + unit_roundoff * xi``.
 
-    Views, copies, comparisons and other operators that do not round are left alone, so are integers and booleans.
-    In-place operators and ``out=`` change the tensor that they wrote.
+    Views, copies, comparisons and other operators that do not round are left alone, and so are integers and booleans.
+    For in-place operators and ``out=`` the written tensor is changed.
     """
 
     def __init__(self, unit_roundoff: float, generator: torch.Generator, by_operator: Sequence[float] = ()) -> None:
-        """``by_operator``: smaller roundoffs of the rounding operators in their order, as :class:`OperatorRoundoffs`
-        found them; inputs and parameters, which nobody has to round, get the smallest of all."""
+        """``by_operator``: smaller roundoffs of the rounding operators in their order, from :class:`OperatorRoundoffs`.
+        Inputs and parameters get the smallest of all, because a kernel does not have to round them."""
         super().__init__()
         self._generator = generator
         noise = torch.randn(_NOISE_POOL, dtype=torch.float64, generator=generator)
@@ -53,7 +53,7 @@ class MonteCarloArithmetic(DispatchMode):
         self.rewind()
 
     def rewind(self) -> None:
-        """What comes next is the inputs, and then the first operator."""
+        """Begin a run: the inputs come first, and then the first operator."""
         self._at = 0
         self._use(min(self._by_operator, default=self._largest))
 
@@ -61,7 +61,7 @@ class MonteCarloArithmetic(DispatchMode):
         self._current = unit_roundoff
 
     def _factors_on(self, device: torch.device) -> Tensor:
-        """The factors of the present roundoff, where they are to be used."""
+        """The factors of the current roundoff on ``device``."""
         key = self._current, device
         if key not in self._factors:
             if device not in self._pools:
@@ -81,7 +81,7 @@ class MonteCarloArithmetic(DispatchMode):
         return result
 
     def perturb_(self, tensor: Tensor) -> None:
-        """Multiply ``tensor`` in place where it is float64 or complex128."""
+        """Multiply ``tensor`` in place if it is float64 or complex128."""
         if tensor.dtype == torch.complex128:
             tensor = torch.view_as_real(tensor)
         if tensor.dtype != torch.float64 or tensor.numel() == 0:
@@ -118,7 +118,7 @@ class IndexSources(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._sources: dict[int, tuple[Tensor, int, bool]] = {}
-        self._alive: list[Tensor] = []  # keeps addresses from being used again
+        self._alive: list[Tensor] = []  # keeps addresses from being reused
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -145,15 +145,15 @@ class IndexSources(DispatchMode):
         self._alive.append(indices)
 
     def source(self, output: Tensor) -> tuple[Tensor, int, bool] | None:
-        """The searched tensor, its dimension and whether indices are distinct; None where ``output`` is no index."""
+        """The searched tensor, its dimension and whether indices are distinct; None if ``output`` is not an index."""
         return self._sources.get(output.data_ptr())
 
 
 class SameDraws(DispatchMode):
     """Lets the first run draw random numbers and gives the same ones to all later runs, in their own precision.
 
-    Generators give other numbers in float64 than in float32 for one seed; the truth is about the rounding, not about
-    that. Use one object for all runs and call :meth:`rewind` before each.
+    For one seed, generators give other numbers in float64 than in float32. The error scale should contain rounding
+    only. Use one object for all runs and call :meth:`rewind` before each.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class SameDraws(DispatchMode):
         self._next: int | None = None
 
     def rewind(self) -> None:
-        """The next run meets the first one's draws from the beginning."""
+        """Give the next run the first run's draws from the beginning."""
         self._next = 0 if self._drawn or self._next is not None else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""What is known about ATen operators by name: which of them never round, and how many terms an output sums up.
+"""Facts about ATen operators by name: which of them never round, and how many terms an output sums up.
 
 Runs in the oracle's sandbox. Names carry neither namespace, overload, nor the underscore of in-place forms.
 """
@@ -51,7 +51,7 @@ def is_exact(name: str) -> bool:
 
 
 def reduction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Reduction | None:
-    """What this call sums up for each of its results; None where it is no reduction."""
+    """The reduction that this call does for each of its results; None if it is not a reduction."""
     first = result[0] if isinstance(result, (tuple, list)) and result else result
     made = first.numel() if isinstance(first, Tensor) else 1
     if "scaled_dot_product" in name:
@@ -208,4 +208,4 @@ _SHARED = frozenset(
         _channel_of_gradient,
         _group_norm_backward,
     }
-)  # each sum decides as many outputs as it has terms
+)  # each sum is shared by one output for each of its terms

@@ -1,4 +1,4 @@
-"""What makes the truth: the reference's code in a sandbox like a contestant's, gone before one sees its data.
+"""The worker that runs the reference for the truth, in a sandbox like a contestant's. It ends before one sees its data.
 
 It exports the problem's own inputs and freshly drawn weights, and computes reference outputs in the problem's dtype and
 in float64, with the scale of honest rounding errors (Monte-Carlo arithmetic). It never meets a candidate.
@@ -46,15 +46,15 @@ class Oracle(Runner):
         self.double: Any = None
         self.variant: dict[str, Any] = {}
         self.seed = 0
-        self.inputs: list[Any] = []  # that the variant was described with
+        self.inputs: list[Any] = []  # inputs with which the variant was described
         self.results: list[torch.Tensor] = []
 
     def do_describe(
         self, fds: list[int], variant: dict[str, Any], seed: int, backward: bool, randomness: str
     ) -> dict[str, Any]:
-        """Load one variant; answers with constructor arguments, layouts, and what a call consists of (``plan``).
+        """Load one variant; answer with constructor arguments, layouts, and the parts of a call (``plan``).
 
-        ``fault`` is what makes the reference unusable as the problem declares it, else empty.
+        ``fault`` says why the reference is unusable as the problem declares it, or is empty.
         """
         from kernelwright.datasets import runtime as _runtime
 
@@ -89,14 +89,14 @@ class Oracle(Runner):
         }
 
     def _structure(self, inputs: list[Any]) -> str:
-        """How the tensors that forward returns are nested."""
+        """The nesting of the tensors that forward returns."""
         import torch
 
         with torch.no_grad():
             return structure_of(self.model(*_copies(inputs)))
 
     def placed(self, value: Any) -> Any:
-        """A model, or an argument, on the device that truths are computed on, which is this CPU where there is none."""
+        """A model or an argument on the device that computes truths, which is this CPU if there is no other."""
         import torch
 
         if self.memory is None or not isinstance(value, torch.Tensor | torch.nn.Module):
@@ -104,19 +104,19 @@ class Oracle(Runner):
         return value.to(self.memory.device)
 
     def fresh(self, given: Mapped, spec: wire.TensorSpec) -> torch.Tensor:
-        """A copy of its own of a tensor in the arena, for a call."""
+        """A separate copy of a tensor in the arena, for a call."""
         copied: torch.Tensor = self.placed(given.tensor(spec).clone())
         return copied
 
     def bind(self) -> None:
-        """Make the call of the present model; its written buffers start from what they hold now."""
+        """Make the call of the present model. Its written buffers start from their present contents."""
         state = dict(module_state(self.model))
         initial = {name: [state[name].detach().clone()] for name in self.plan.buffers}
         self.call = None if self.plan.plain else Call(self.model, self.plan, state, initial)
         self.double = None
 
     def _built(self) -> Any:
-        """The variant's model by its constructor, on the device that truths are computed on."""
+        """The variant's model from its constructor, on the device that computes truths."""
         from kernelwright.datasets import runtime as _runtime
 
         assert self.module is not None
@@ -141,7 +141,7 @@ class Oracle(Runner):
         return self.double
 
     def _rebuilt(self) -> Any:
-        """The model built anew; one whose parameters come with its first call is called once."""
+        """The model built anew. If its parameters come with its first call, it is called once."""
         import torch
 
         from kernelwright.datasets import runtime as _runtime
@@ -171,7 +171,7 @@ class Oracle(Runner):
                 arena.tensor(spec).copy_(own[spec.name])
 
     def _unforeseen(self, operation: str, error: BaseException) -> Fault:
-        """What the reference's code raised outside of the stages that it is described in, with its line."""
+        """The fault for an exception of the reference outside of the described stages, with its line."""
         from kernelwright.datasets import runtime as _runtime
         from kernelwright.evaluator.worker.oracle_math import NotInDouble
 
@@ -204,12 +204,12 @@ class Oracle(Runner):
             except _runtime.ReferenceFault as fault:
                 raise _told(fault) from None
             with torch.no_grad():
-                for value, spec in zip(values, layout, strict=False):  # hidden inputs are the referee's to fill
+                for value, spec in zip(values, layout, strict=False):  # the referee fills hidden inputs
                     if spec is None:
                         continue
                     if tuple(value.shape) != spec.shape or value.stride() != spec.stride:
                         raise Fault("reference", "get_inputs", "get_inputs changes its shapes from call to call")
-                    firsts = tuple(slice(0, 1) if step == 0 else slice(None) for step in spec.stride)  # of what repeats
+                    firsts = tuple(slice(0, 1) if step == 0 else slice(None) for step in spec.stride)  # of repeats
                     arena.tensor(spec, base=k * size)[firsts].copy_(value[firsts])
 
     def do_truth(
@@ -222,7 +222,7 @@ class Oracle(Runner):
         unit_roundoff: float,
         by_operator: bool,
     ) -> dict[str, Any]:
-        """Compute one trial on the inputs in the arena; answers with the layout of what ``collect`` then hands over.
+        """Compute one trial on the inputs in the arena; answer with the layout of the tensors for ``collect``.
 
         Each output has a kind (``float``, ``exact``, ``index``) and these tensors, in this order: the output in the
         problem's dtype, the exact output, the Monte-Carlo deviation, the row deviation of the output in the problem's
@@ -262,7 +262,7 @@ class Oracle(Runner):
         }
 
     def do_directions(self, fds: list[int], size: int, inputs: list[Any], position: int, seed: int) -> dict[str, Any]:
-        """How one input moves the outputs, see ``_oracle_math.directions``; answers with the layout for ``collect``."""
+        """The directions of one input, see ``oracle_math.directions``; answer with the layout for ``collect``."""
         from kernelwright.evaluator.worker import oracle_math as mathematics
 
         given = Mapped(fds[0], size, writable=False)
@@ -273,7 +273,7 @@ class Oracle(Runner):
         return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
 
     def do_draws(self, fds: list[int], size: int, inputs: list[Any], count: int, seed: int) -> dict[str, Any]:
-        """``count`` outputs of a random reference on the same inputs; answers with the layout for ``collect``."""
+        """``count`` outputs of a random reference on the same inputs; answer with the layout for ``collect``."""
         import torch
 
         given = Mapped(fds[0], size, writable=False)
@@ -289,10 +289,10 @@ class Oracle(Runner):
         return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
 
     def do_reads(self, fds: list[int], size: int, inputs: list[Any], seed: int) -> dict[str, Any]:
-        """Positions of the float inputs every part of which the outputs depend on.
+        """Positions of the float inputs of which every part affects the outputs.
 
-        A few elements at random places of an input become NaN, one block at a time; an input counts as read where
-        each of them shows in some output.
+        A few elements at random places of an input become NaN, one at a time. An input counts as read if each of them
+        changes some output.
         """
         import torch
 
@@ -328,7 +328,7 @@ class Oracle(Runner):
         return {"read": read}
 
     def do_work(self, fds: list[int], size: int, inputs: list[Any]) -> dict[str, Any]:
-        """The floating-point operations of one call, and in how many steps torch does them; see ``_work``."""
+        """The floating-point operations of one call, and the number of torch's steps; see ``work``."""
         import torch
 
         from kernelwright.evaluator.worker.work import OperatorLog
@@ -341,7 +341,7 @@ class Oracle(Runner):
         return {"flops": log.flops, "steps": log.steps}
 
     def do_collect(self, fds: list[int], size: int) -> None:
-        """Write the last truth into the arena, in the layout that was answered."""
+        """Write the last truth into the arena, in the layout of the last answer."""
         arena = Mapped(fds[0], size, writable=True)
         layout, _ = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
         for spec, tensor in zip(layout, self.results, strict=True):
@@ -350,12 +350,12 @@ class Oracle(Runner):
 
 
 def _told(fault: ReferenceFault) -> Fault:
-    """A fault of the reference as what travels to the referee."""
+    """A fault of the reference, in the form for the referee."""
     return Fault("reference", fault.stage, f"{fault.stage}: {fault.message}", fault.line)
 
 
 def _put_back(tensor: torch.Tensor, before: torch.Tensor, share: float) -> None:
-    """Give a share of a tensor's numbers their old values, and at least one none of it."""
+    """Give a share of a tensor's numbers their old values. At least one number stays new."""
     import torch
 
     stays = torch.rand(tensor.shape) < share
@@ -366,7 +366,7 @@ def _put_back(tensor: torch.Tensor, before: torch.Tensor, share: float) -> None:
 
 
 class _Facts:
-    """What two runs of the reference on the same inputs say about it."""
+    """Facts about the reference, from some runs on the same inputs."""
 
     def __init__(self, model: Any, inputs: list[Any], seed: int) -> None:
         import torch
@@ -400,7 +400,7 @@ class _Facts:
         model.load_state_dict(kept)
 
     def plan(self, *, backward: bool, seeded: bool) -> CallPlan:
-        """What a call consists of, given what the problem asks for."""
+        """The parts of a call, as the problem requires them."""
         import torch
 
         from kernelwright.datasets import runtime as _runtime
@@ -426,7 +426,7 @@ class _Facts:
         return cotangents + ([torch.ones(1, dtype=torch.int64)] if plan.seeded else [])
 
     def fault(self, *, backward: bool, randomness: str) -> str:
-        """Why the reference cannot be judged as the problem declares it; empty where it can."""
+        """Why the reference cannot be judged as the problem declares it; empty if it can."""
         if not self.repeats:
             return "two runs from the same seed on the same inputs differ: the reference is not reproducible"
         if self.random and randomness == "none":
@@ -451,7 +451,7 @@ def _all_same(first: tuple[torch.Tensor, ...], second: tuple[torch.Tensor, ...])
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal in shape and value, NaN being equal to NaN."""
+    """Whether two tensors are equal in shape and values. NaN equals NaN."""
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 

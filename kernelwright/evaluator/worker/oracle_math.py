@@ -1,10 +1,10 @@
-"""What the oracle computes beside the reference's answer: float64 outputs, and how far honest rounding may stray.
+"""The oracle's computations besides the reference's output: float64 outputs, and the scale of honest rounding errors.
 
-Runs in the oracle's sandbox (torch, no pydantic). The error scale is Monte-Carlo arithmetic at the level of operators:
-float64 runs of the model in which the inputs, the parameters, and the output of every operator that rounds are
-multiplied by ``1 + u xi``, ``xi`` standard normal, ``u`` the unit roundoff of the problem's dtype, or of the wider one
-that the reference chose for this operator (D. S. Parker, "Monte Carlo arithmetic", UCLA CSD-970002, 1997; operators
-instead of instructions, as one kernel may fuse many).
+Runs in the oracle's sandbox (torch, no pydantic). The error scale comes from Monte-Carlo arithmetic at the level of
+operators: float64 runs of the model in which the inputs, the parameters, and the output of every operator that rounds
+are multiplied by ``1 + u xi``. ``xi`` is standard normal. ``u`` is the unit roundoff of the problem's dtype, or of the
+wider dtype that the reference chose for this operator. Source: D. S. Parker, "Monte Carlo arithmetic", UCLA CSD-970002,
+1997. Operators take the place of instructions, because one kernel may fuse many.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROW_ELEMENTS = 16  # fewer errors than this are too few for a root mean square
 class IndexRule(NamedTuple):
     """How to judge an output that holds indices: by the value that each index points at.
 
-    values: float64, the tensor that was searched. scale: float64, its Monte-Carlo deviation, same shape.
+    values: float64, the searched tensor. scale: float64, its Monte-Carlo deviation, same shape.
     dim: the searched dimension. distinct: whether the indices along ``dim`` must differ (sort, topk).
     """
 
@@ -60,7 +60,7 @@ class OutputScales(NamedTuple):
     mca_rms: Tensor
     low_row_rms: Tensor
     ref_low: Tensor
-    index: IndexRule | None = None  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
+    index: IndexRule | None = None  # type: ignore[assignment]  # shadows tuple.index, which is not needed here
 
 
 class ReferenceScales(NamedTuple):
@@ -71,7 +71,7 @@ class ReferenceScales(NamedTuple):
 
 
 class Reductions(DispatchMode):
-    """Records what every operator sums up."""
+    """Records the reductions of all operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Reductions(DispatchMode):
 
     @property
     def found(self) -> tuple[Reduction, ...]:
-        """Those that decide a budget: none of the others decides them."""
+        """The reductions that decide a budget: no other one covers them."""
         return tuple(sorted(r for r in self._found if not any(o.decides(r) for o in self._found if o != r)))
 
 
@@ -114,20 +114,20 @@ class NotInDouble(RuntimeError):
 
 
 class PlannedModel(nn.Module):  # type: ignore[misc]
-    """A module whose forward is one call by ``plan``: with hidden inputs, and all that counts as an output."""
+    """A module whose forward is one call by ``plan``, with hidden inputs and everything that counts as an output."""
 
     def __init__(self, model: nn.Module, plan: CallPlan, *, in_double: bool = False) -> None:
-        """``in_double``: it is a float64 twin, and what it raises says so."""
+        """``in_double``: the model is a float64 twin, and its exceptions become :class:`NotInDouble`."""
         super().__init__()
         self.model = model
         self._plan = plan
         self._in_double = in_double
 
     def forward(self, *arguments: Any) -> tuple[Any, ...]:
-        """The outputs; the written buffers start from what they hold when this is called.
+        """The outputs. Written buffers start from their contents at the time of the call.
 
         Raises:
-            NotInDouble: what the twin raised, as its cause.
+            NotInDouble: the twin failed; its exception is the cause.
         """
         try:
             return self._outputs(arguments)
@@ -145,10 +145,10 @@ class PlannedModel(nn.Module):  # type: ignore[misc]
 
 
 def directions(model: Callable[..., Any], inputs: Sequence[Any], position: int, seed: int) -> Tensor:
-    """In which direction each element of one input moves the outputs, int8 in {-1, 0, 1} of that input's shape.
+    """The direction in which each element of one input moves the outputs, int8 in {-1, 0, 1} of that input's shape.
 
-    That is the sign of the slope of the sum of all float outputs, each with a random sign; zeros where autograd cannot
-    tell. ``model`` computes in float64 and is given copies.
+    It is the sign of the slope of the sum of all float outputs, each with a random sign; zeros if autograd finds no
+    slope. ``model`` computes in float64 and gets copies.
     """
     values = [x.double().clone() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
     moved = values[position].requires_grad_()
@@ -165,7 +165,7 @@ def directions(model: Callable[..., Any], inputs: Sequence[Any], position: int, 
 
 
 def reductions(fn: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Reduction, ...]:
-    """What the operators of ``fn(*inputs)`` sum up, as far as it decides an error budget."""
+    """The reductions of the operators in ``fn(*inputs)`` that decide an error budget."""
     mode = Reductions()
     _forward(fn, inputs, seed=0, modes=(mode,))
     return mode.found
@@ -184,16 +184,16 @@ def reference_scales(
     """Run the reference in its own dtype, in float64, and ``runs`` times under Monte-Carlo arithmetic.
 
     Args:
-        model64: the model in float64 (see ``datasets._double``); where it is a module, its parameters are perturbed
+        model64: the model in float64 (see ``datasets._double``). If it is a module, its parameters are perturbed,
             too, and its state is put back after every run. A function that takes weights as inputs works as well.
-        model_low: the model as the problem states it; its state is put back likewise.
+        model_low: the model as the problem states it. Its state is put back, too.
         inputs: arguments of forward in the problem's dtype; never changed. Float tensors go to float64.
         unit_roundoff: ``u`` of the problem's dtype, 2**-24 for float32.
-        by_operator: operators that ``model_low`` does in a wider dtype round as that one does.
+        by_operator: operators that ``model_low`` does in a wider dtype round as in that dtype.
         seed: torch's global RNG is set to it before every forward (dropout), and restored afterwards.
 
     Raises:
-        TypeError: the forward returns something that is no tensor.
+        TypeError: the forward returns something that is not a tensor.
     """
     inputs64 = [x.double() if isinstance(x, Tensor) and x.dtype in LOW_FLOATS else x for x in inputs]
     draws = SameDraws()

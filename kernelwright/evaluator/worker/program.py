@@ -1,8 +1,8 @@
-"""A candidate run by itself, for tools that look at a whole process: profilers and sanitizers.
+"""Runs a candidate in a process by itself, for tools that observe a whole process: profilers and sanitizers.
 
-Runs in a sandbox of its own, after the candidate has passed, on the problem's own inputs; nothing that it prints or
-computes counts for anything. ``python -m kernelwright.evaluator.worker.program /in/job.json``, with the files that
-:func:`job_files` makes beside it.
+It runs in a sandbox of its own, after the candidate has passed, on the problem's own inputs. Its output does not count.
+Start it as ``python -m kernelwright.evaluator.worker.program /in/job.json``, with the files of :func:`job_files` in the
+same folder.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def job_files(
     device: str,
     calls: int,
 ) -> dict[str, bytes]:
-    """What has to lie under /in.
+    """The files that are needed under /in.
 
     Args:
         source: the candidate's text, knobs applied. problem: the problem's text; variant: settings of its constants.
-        products: what its sources were built into, by the key of each request.
-        mode: ``eval`` or ``train``. device: torch's name of it. calls: of forward.
+        products: the built libraries, by the key of each request.
+        mode: ``eval`` or ``train``. device: torch's name of it. calls: number of forwards.
     """
     job = {"variant": dict(variant), "mode": mode, "device": device, "calls": calls}
     files = {"job.json": json.dumps(job), "candidate.py": source, "problem.py": problem}

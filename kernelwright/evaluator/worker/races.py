@@ -1,6 +1,6 @@
-"""A worker's side of the search for data races: calls of a candidate whose products are watched, and what was seen.
+"""A worker's side of the search for data races: calls of a candidate with watched products, and the observed races.
 
-The candidate lives in the same process; what is returned here is a claim, and can only cost the candidate its place.
+The candidate lives in the same process, so the results are claims. They can only cost the candidate its place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Product(NamedTuple):
 
 
 class Quiet(NamedTuple):
-    """Memory that nobody here can write."""
+    """Memory that this process cannot write."""
 
     start: int
     bytes: int
@@ -43,7 +43,7 @@ class _Race(ctypes.Structure):
 
 
 class _Watched:
-    """One product that is linked to the runtime, by its number among all that this process was given."""
+    """One product that is linked to the runtime. ``number`` counts all products that this process was given."""
 
     def __init__(self, number: int, product: Product, library: ctypes.CDLL) -> None:
         self.number, self.extension, self._library = number, product.extension, library
@@ -72,7 +72,7 @@ class RaceWatch:
     """Calls with watched products.
 
     Args:
-        spans: memory that has a name whatever is called: inputs and weights.
+        spans: memory that has a name in all calls: inputs and weights.
     """
 
     def __init__(self, products: Sequence[Product], spans: Sequence[recording.ArgumentSpan], quiet: Quiet) -> None:
@@ -91,7 +91,7 @@ class RaceWatch:
         shadow_bytes: int,
         seconds: float,
     ) -> dict[str, Any]:
-        """One call with teams of so many threads; what was seen, as the referee is told of it."""
+        """Do one call with teams of ``threads`` threads; the observed races, in the form for the referee."""
         self._found = []
         for watched in self._watched:
             watched.begin(threads, last_first, self._quiet, shadow_bytes, seconds)
@@ -112,7 +112,7 @@ class RaceWatch:
         self._begin_call([])
 
     def _begin_call(self, arguments: list[recording.ArgumentSpan]) -> None:
-        """Whatever was found until now, the call before has done."""
+        """Attribute the races found so far to the call before this one."""
         for watched in self._watched:
             for race in watched.take():
                 self._found.append((watched, race, _holder([*self._arguments, *self._spans], race.address)))
@@ -138,7 +138,7 @@ def _holder(spans: Sequence[recording.ArgumentSpan], address: int) -> recording.
 
 
 def _described(watched: _Watched, race: _Race, span: recording.ArgumentSpan | None) -> dict[str, Any]:
-    # In an extension, memory that torch hands out while threads run may be one thread's, and later another's.
+    # In an extension, memory that torch hands out while threads run may belong to one thread, and later to another.
     of_torch = watched.extension and span is None and not race.own
     return {
         "product": watched.number,

@@ -1,8 +1,8 @@
-"""What runs inside the sandbox: one process that holds a candidate (contestant) or the reference (twin).
+"""The process inside the sandbox that holds a candidate (contestant) or the reference (twin).
 
-It is handed a socket to the referee and does what it is told: load, construct, take weights, map slots, enter the
-door. It knows no seed, no expected output and no clock. The candidate lives in the same process and may do to this code
-whatever it likes; nothing that leaves here is more than a claim.
+It gets a socket to the referee and serves its requests: load, construct, take weights, map slots, enter the door. It
+knows no seed, no expected output and no clock. The candidate lives in the same process and can change this code. So all
+data that leaves the process is a claim.
 """
 
 from __future__ import annotations
@@ -56,9 +56,6 @@ def main(sock: socket.socket) -> None:
     Runner(sock).serve()
 
 
-# ------------------------------------------------------------------------------------------------ loading sources
-
-
 # ------------------------------------------------------------------------------------------------ the runner
 
 
@@ -81,15 +78,15 @@ class Runner(DeviceRequests):
         self.plan = CallPlan()
         self.weights: list[tuple[torch.Tensor, list[torch.Tensor]]] = []  # own tensor, its draws in the arena
         self.named: dict[str, torch.Tensor] = {}  # own tensors by the reference's names
-        self.storages: list[torch.UntypedStorage] = []  # of these, to outlive whatever the candidate does
+        self.storages: list[torch.UntypedStorage] = []  # of these, kept alive whatever the candidate does
         self.call: Call | None = None
         self.guard: Guard | None = None
-        self.memory: DeviceMemory | None = None  # where a device is there to compute on
-        self.products: list[Product] = []  # what it was given to run
-        self.kept: list[tuple[Any, ...]] = []  # outputs on it, of the calls of the last window
+        self.memory: DeviceMemory | None = None  # if there is a device to compute on
+        self.products: list[Product] = []  # build products that this process was given
+        self.kept: list[tuple[Any, ...]] = []  # outputs on the device, of the calls of the last window
         fill_holes()
-        # Forks of one zygote share its heap's layout, and where tensors lie is worth a per cent of a kernel's time: the
-        # same in every process of a role, it would be taken for a difference between the roles.
+        # Forks of one zygote share its heap's layout, and the place of tensors changes a kernel's time by a per cent.
+        # If it were the same in every process of a role, it would look like a difference between the roles.
         self.scattered = [bytearray(int.from_bytes(os.urandom(2), "little")) for _ in range(_SCATTERED_BLOCKS)]
 
     def serve(self) -> None:
@@ -102,7 +99,7 @@ class Runner(DeviceRequests):
             try:
                 reply = getattr(self, f"do_{operation}")(fds=fds, **request)
                 send_message(self.sock, {"ok": True, **(reply or {})})
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a process boundary: it is told
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a process boundary: all is reported
                 fault = error if isinstance(error, Fault) else self._unforeseen(operation, error)
                 send_message(
                     self.sock,
@@ -116,7 +113,7 @@ class Runner(DeviceRequests):
                 )
 
     def _unforeseen(self, operation: str, error: BaseException) -> Fault:
-        """What an exception outside of everything that is blamed on the held code is as a fault."""
+        """The fault for an exception outside of the parts that are blamed on the loaded code."""
         traceback.print_exception(error)
         kind = type(error).__name__
         held = self.filename or str(getattr(self.module, "__file__", ""))
@@ -138,12 +135,12 @@ class Runner(DeviceRequests):
         """Take the door and the source; run a candidate's module code.
 
         Args:
-            fds: source, door library, reveal, answer; then the emulator's runtime, or the code of the digest for a GPU
-                and what Triton has compiled for the candidate.
+            fds: source, door library, reveal, answer; then the emulator's runtime, or for a GPU the digest's code and
+                the code that Triton has compiled for the candidate.
             device: torch's name of the device to compute on; empty for this CPU, in the memory of the pool itself.
             tf32: whether torch's own products and convolutions of float32 may use TF32 there.
-            checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) where there is no device for its kernels;
-                ``device`` where there is; ``builder`` where kernels are built and not run.
+            checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) if there is no device for its kernels;
+                ``device`` if there is one; ``builder`` if kernels are built and not run.
             ghost: launches of such kernels do nothing.
         """
         import torch
@@ -171,7 +168,7 @@ class Runner(DeviceRequests):
                     raise Fault("import", "NoModelNew", "the file defines no class ModelNew")
 
     def do_construct(self, fds: list[int], init: Any, variant: dict[str, Any], plan: dict[str, Any]) -> None:
-        """Build the module for one variant; ``plan`` says what its calls consist of."""
+        """Build the module for one variant; ``plan`` describes the parts of its calls."""
         arguments = [wire.decode_value(value) for value in init]
         self.plan, self.weights, self.named, self.call = CallPlan.from_json(plan), [], {}, None
         if self.role == "candidate":
@@ -191,7 +188,7 @@ class Runner(DeviceRequests):
     ) -> dict[str, Any]:
         """Map ``count`` draws of the reference's state and copy the first into the module's own tensors.
 
-        Answers with address and strides of each, in the order of ``state``; None where the module has none.
+        Answers with address and strides of each, in the order of ``state``; None if the module lacks it.
         """
         import torch
 
@@ -212,13 +209,13 @@ class Runner(DeviceRequests):
             ]
             self.take_weights(0)
             self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
-            if self.memory is not None:  # nobody but this process can write there
+            if self.memory is not None:  # only this process can write there
                 return {"places": None, "renamed": renamed(specs, names, state_map)}
             places = [_place(self.named.get(spec.name), spec) for spec in specs]
             return {"places": places, "renamed": renamed(specs, names, state_map)}
 
     def _refuse_subclasses(self, found: list[tuple[wire.TensorSpec, torch.Tensor]]) -> None:
-        """Tensors of a class of their own would run its code while weights are copied, when no clock runs."""
+        """Refuse tensors of a candidate's class. Its code would run untimed while weights are copied."""
         import torch
 
         for spec, tensor in found if self.role == "candidate" else ():
@@ -256,7 +253,7 @@ class Runner(DeviceRequests):
     def do_slots(
         self, fds: list[int], size: int, count: int, stride: int, inputs: list[Any], written_stride: int
     ) -> None:
-        """Map the pool and lay the arguments of every slot over it; those that are written lie in a second memory."""
+        """Map the pool and lay the arguments of every slot over it. Written arguments lie in a second memory."""
         self.slots = []
         self.pool = Mapped(fds[0], size, writable=False)
         self.pool.touch()
@@ -314,7 +311,7 @@ class Runner(DeviceRequests):
         self.forward, self.call = forward, None
 
     def do_guard(self, fds: list[int], byte: int | None) -> dict[str, Any]:
-        """Poison and guard tensor memory from now on, filled with ``byte``; None ends it. What it found comes back."""
+        """Guard tensor memory from now on and fill it with ``byte``; None ends this. Answers with the violations."""
         from kernelwright.evaluator.worker.guard import Guard
 
         if self.memory is not None:
@@ -333,10 +330,10 @@ class Runner(DeviceRequests):
         return {"violations": self.guard.violations()}
 
     def do_trace(self, fds: list[int]) -> dict[str, Any]:
-        """Calls on the first slot: the operators of torch that the first dispatches, and its calls of own kernels.
+        """Trace calls on the first slot: the first call's operators of torch, and its calls of own kernels.
 
-        Where a GPU's kernels are checked, ``launches`` says how many it launches, and how many the same call once more.
-        ``structure`` is how the outputs of a last call are nested.
+        If a GPU's kernels are checked, ``launches`` has the numbers of launches in this call and in a second one.
+        ``structure`` is the nesting of the outputs of a last call.
         """
         import torch
 
@@ -369,7 +366,7 @@ class Runner(DeviceRequests):
     def do_races(
         self, fds: list[int], threads: int, last_first: bool, shadow_bytes: int, seconds: float
     ) -> dict[str, Any]:
-        """A call on the first slot by products that are watched for data races, and what they saw."""
+        """Do a call on the first slot with products that are watched for data races; the observed races."""
         import torch
 
         assert self.pool is not None
@@ -416,7 +413,7 @@ class Runner(DeviceRequests):
         return path
 
     def _planned_call(self) -> Call:
-        """The call as the plan has it; what the candidate lacks for it is the candidate's fault."""
+        """The call by the plan. If the candidate lacks a part of it, that is the candidate's fault."""
         draws = {id(tensor): values for tensor, values in self.weights}
         initial = {name: draws[id(tensor)] for name, tensor in self.named.items()}
         assert self.forward is not None
@@ -424,7 +421,7 @@ class Runner(DeviceRequests):
 
 
 def _place(tensor: torch.Tensor | None, spec: wire.TensorSpec) -> list[Any] | None:
-    """Where the referee may write a tensor's values: address and strides; nothing where it has others."""
+    """Address and strides where the referee may write a tensor's values; empty for another layout or dtype."""
     import torch
 
     plain = torch.Tensor
@@ -436,9 +433,9 @@ def _place(tensor: torch.Tensor | None, spec: wire.TensorSpec) -> list[Any] | No
 
 
 def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy without telling: a version counter that rises would say when the weights have changed.
+    """Copy, if possible without raising the version counter, which would show when the weights have changed.
 
-    By torch's own methods: those of the tensor may be the candidate's, and no clock runs.
+    Uses torch's own methods: the tensor's methods may be the candidate's, and no clock runs.
     """
     import torch
 
@@ -451,7 +448,7 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def template(item: dict[str, Any]) -> tuple[int, wire.TensorSpec | Any]:
-    """Which memory an argument lies in (0: the pool, 1: the written one), and its layout or plain value."""
+    """The number of an argument's memory (0: the pool, 1: the written one), and its layout or plain value."""
     if "value" in item:
         return 0, wire.decode_value(item["value"])
     return ("written" in item), wire.spec_from_json(item.get("tensor") or item["written"])

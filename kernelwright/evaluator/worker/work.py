@@ -1,8 +1,8 @@
-"""What torch does inside a call: the operators that it dispatches, and how much arithmetic they are.
+"""Counts torch's work inside a call: the operators that it dispatches, and their arithmetic.
 
-Runs in workers. Products and convolutions are counted by torch's own formulas (``torch.utils.flop_counter``); any other
-operator that rounds counts one operation for each element of its largest tensor, so an exponential counts as one as
-well: a convention, not a measurement. What a contestant's worker reports is a claim.
+Runs in workers. Products and convolutions are counted by torch's own formulas (``torch.utils.flop_counter``). Any other
+operator that rounds counts one operation for each element of its largest tensor, so an exponential counts as one, too.
+This is a convention, not a measurement. The report of a contestant's worker is a claim.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelwright.evaluator.worker.operators import is_exact, is_passive
 
 @contextlib.contextmanager
 def _hidden(name: str) -> Iterator[None]:
-    """A module that cannot be imported for the moment, unless it was already."""
+    """Make a module impossible to import for the moment, unless it was imported already."""
     hides = name not in sys.modules
     if hides:
         sys.modules[name] = None  # type: ignore[assignment]
@@ -31,7 +31,7 @@ def _hidden(name: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-with _hidden("triton"):  # whose kernels are not counted here, and whose import takes 0.3 s
+with _hidden("triton"):  # its kernels are not counted here, and its import takes 0.3 s
     from torch.utils.flop_counter import flop_registry
 
 _MOST_NAMES = 64
@@ -40,7 +40,7 @@ _MOST_NAMES = 64
 class OperatorLog(TorchDispatchMode):  # type: ignore[misc]
     """A context manager that remembers dispatched operators by name, such as ``aten.mm``, and adds up ``flops``.
 
-    ``steps`` counts those that compute something: no views, and nothing that only creates or copies.
+    ``steps`` counts the operators that compute: no views, and no operators that only create or copy.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def names(self) -> dict[str, int]:
-        """Operators with how often each was dispatched; the most frequent ones where there are many."""
+        """Operators with the number of their dispatches; of many operators, the most frequent ones."""
         ordered = sorted(self._names.items(), key=lambda item: -item[1])
         return dict(ordered[:_MOST_NAMES])
 
