@@ -19,7 +19,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from kernelwright.evaluator.figures import timing as statistics  # noqa: E402
+from kernelwright.evaluator.figures import intervals as statistics  # noqa: E402
 
 
 def noisy_pairs(rng, shape, deviation):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernelwright import inline
-from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.host.environment import environment
 from kernelwright.inline import cuda_toolchain, requests
 from kernelwright.sandbox import Limits, Sandbox, open_sandbox

@@ -54,7 +54,7 @@ from kernelwright.campaign import load_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
 from kernelwright.evaluator import Confirm, Referee, environment
-from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evolution import Evolution, Search, SearchPlan
 from kernelwright.records import (
     Candidate,

@@ -67,7 +67,7 @@ def _nothing_is_timed_beside_others(request: pytest.FixtureRequest, monkeypatch:
     """Times taken while other tests run would be wrong, and would make those of others wrong."""
     if request.node.get_closest_marker("untimed") is None or not judges(request.node):
         return
-    from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+    from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 
     def refuse(*_: object) -> None:
         pytest.fail("something is timed here: judge it with depth=Check(), or take the mark 'untimed' from this test")

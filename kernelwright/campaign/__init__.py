@@ -7,12 +7,12 @@ from kernelwright.campaign._sample_results import SamplePlan
 from kernelwright.campaign._sessions import OpenReferee, Sessions, once_more, open_local_referee
 from kernelwright.campaign._tune import Tuner
 from kernelwright.campaign.api import evaluate, export_text, language_of
+from kernelwright.campaign.benches import Sampler, find_bench, plan_of
 from kernelwright.campaign.campaign import Campaign, run_config
 from kernelwright.campaign.compare import compare_runs
 from kernelwright.campaign.paired import Mean
 from kernelwright.campaign.recipe import load_recipe, with_recipe
 from kernelwright.campaign.runs import rows_of
-from kernelwright.campaign.sampling import Sampler, find_bench, plan_of
 from kernelwright.campaign.searched import Elite, languages_of, searches_of
 from kernelwright.campaign.variants import device_class_of
 

@@ -237,7 +237,7 @@ def list_benches(common: Common) -> None:
     from rich.markup import escape
 
     from kernelwright.campaign import plan_of
-    from kernelwright.campaign.sampling import benches
+    from kernelwright.campaign.benches import benches
 
     settings = common.settings()
     made = table("bench", "run", "status", ">problems", ">samples", ">time", "by")

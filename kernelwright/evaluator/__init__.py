@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernelwright.evaluator.host.host import device_of
     from kernelwright.evaluator.profile.facts import device_facts
     from kernelwright.evaluator.screen.screening import kernel_backends
-    from kernelwright.evaluator.verdict.asks import Check, Confirm, RefereeLike, Search, Session
+    from kernelwright.evaluator.verdict.interface import Check, Confirm, RefereeLike, Search, Session
     from kernelwright.evaluator.verdict.referee import BASELINES, Referee
     from kernelwright.evaluator.verdict.session import ProblemSession
 
@@ -53,11 +53,11 @@ __all__ = [
 _HOMES = {
     "BASELINES": "verdict.referee",
     "Device": "host.device",
-    "Check": "verdict.asks",
-    "Confirm": "verdict.asks",
-    "RefereeLike": "verdict.asks",
-    "Search": "verdict.asks",
-    "Session": "verdict.asks",
+    "Check": "verdict.interface",
+    "Confirm": "verdict.interface",
+    "RefereeLike": "verdict.interface",
+    "Search": "verdict.interface",
+    "Session": "verdict.interface",
     "ProblemSession": "verdict.session",
     "Referee": "verdict.referee",
     "Result": "figures.metrics",

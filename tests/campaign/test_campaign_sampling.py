@@ -17,7 +17,7 @@ from kernelwright.agents.roles import Proposal
 from kernelwright.campaign import Campaign, SamplePlan, Sampler, find_bench, plan_of, rows_of
 from kernelwright.campaign._locks import RunLock
 from kernelwright.campaign._sample_job import lock_of
-from kernelwright.campaign.sampling import benches
+from kernelwright.campaign.benches import benches
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import Candidate, Status, sha256_text

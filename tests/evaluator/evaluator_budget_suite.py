@@ -1,7 +1,7 @@
 """The error budget over the built-in suite: problems as the referee checks them, treated in this process.
 
 Only for problems that are trusted. What a draw is, and how it is judged, follows the check of
-``kernelwright.evaluator.truth.oracle`` step by step, without its workers.
+``kernelwright.evaluator.truth.check_sets`` step by step, without its workers.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kernelwright.evaluator import Referee
+from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.cache import ProductCache
 from kernelwright.evaluator.builds.native import compiler_takes
-from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.inline import cuda_toolchain as _cuda_compiler
 from kernelwright.inline import toolchain
 

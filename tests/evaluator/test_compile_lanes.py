@@ -13,12 +13,12 @@ from referee_candidates import KERNEL, candidate
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem, unscreened
 
 from kernelwright.evaluator import Check, Referee
+from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.lanes import BuildPass, CompileLanes, pick_lanes, siblings
-from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.host.door import Door
 from kernelwright.evaluator.host.host import Host, Program
-from kernelwright.evaluator.verdict.ahead import BuildAhead
+from kernelwright.evaluator.verdict.build_ahead import BuildAhead
 from kernelwright.records import Candidate, Status
 
 pytestmark = pytest.mark.untimed

@@ -11,7 +11,7 @@ import pytest
 
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
-from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.host import host
 from kernelwright.evaluator.host.device import CPU, REHEARSAL, find_device, parse_state, read_state
 

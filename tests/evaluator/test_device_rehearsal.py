@@ -21,7 +21,7 @@ from kernelwright.evaluator.own.trace import Trace, kernel_names
 from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
 from kernelwright.evaluator.profile.ncu import parse_raw
 from kernelwright.evaluator.profile.winner import Faults
-from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
 from kernelwright.inline import BuildRequest

@@ -11,8 +11,8 @@ from referee_problem_text import HEAD, TAIL
 from kernelwright.datasets import LintFinding, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.evaluator import Check, Confirm
-from kernelwright.evaluator.truth.asking import Asker
-from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+from kernelwright.evaluator.truth.oracle_client import Asker
+from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
 from kernelwright.sandbox import Limits, WorkerFailed, open_sandbox
 
@@ -77,7 +77,7 @@ def test_a_scalar_output_can_be_timed(referee):
 
 @pytest.mark.parametrize(("result", "little"), [("x.sum(-1)", True), ("(x @ x.T).repeat(16, 16) * 2", False)])
 def test_nothing_is_called_faster_where_there_is_hardly_anything_to_do(referee, monkeypatch, result, little):
-    monkeypatch.setattr("kernelwright.evaluator.verdict.timekeeping._TIMEABLE_MS", 0.0)
+    monkeypatch.setattr("kernelwright.evaluator.verdict.search_and_confirm._TIMEABLE_MS", 0.0)
     made = problem(f"return {result}")
     source = made.source.replace("class Model(", "class ModelNew(")
     with referee.open(made, baselines=("eager",)) as session:
@@ -141,7 +141,7 @@ def test_a_search_claims_nothing_that_lies_within_the_scatter_of_its_windows(cla
 
 @pytest.mark.matrix(one_in=1)  # sees a fault of benchmarks/mutants.json
 def test_no_speedup_counts_where_the_reference_takes_too_little_time(claimed, monkeypatch):
-    monkeypatch.setattr("kernelwright.evaluator.verdict.timekeeping._TIMEABLE_MS", 1e6)
+    monkeypatch.setattr("kernelwright.evaluator.verdict.search_and_confirm._TIMEABLE_MS", 1e6)
     speedup, verdict = claimed(0.05)
     assert not speedup.faster
     assert "too-small-to-time" in {finding.rule for finding in verdict.findings}

@@ -12,10 +12,10 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import InvalidReferenceError, MissingToolError
 from kernelwright.evaluator import Check, Confirm, Referee, Search
-from kernelwright.evaluator.cpu.clockwork import Clockwork
+from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
-from kernelwright.evaluator.figures import timing as statistics
-from kernelwright.evaluator.truth import asking
+from kernelwright.evaluator.figures import intervals as statistics
+from kernelwright.evaluator.truth import oracle_client as asking
 from kernelwright.evaluator.verdict import stages
 from kernelwright.evaluator.verdict.stages import Stages
 from kernelwright.inline import BuildError

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernelwright.evaluator.builds.native import build_library
-from kernelwright.evaluator.cpu.rest import Watch
+from kernelwright.evaluator.cpu.rest_watch import Watch
 from kernelwright.evaluator.host import door
 
 SPINNING = "import os\nos.write(1, b'x')\nwhile True: pass"

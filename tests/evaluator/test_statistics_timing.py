@@ -12,7 +12,7 @@ import pytest
 from kernelwright.evaluator.accuracy.judging import compare_layout
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.cpu.turns import Comparison, ReadTimes
-from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evaluator.host.door import Window
 from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.evaluator.wire.tensors import TensorSpec

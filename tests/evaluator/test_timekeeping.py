@@ -13,7 +13,7 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 from kernelwright.config import Measurement, Settings
 from kernelwright.evaluator.cpu.turns import Turn
 from kernelwright.evaluator.verdict.progress import Progress
-from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 from kernelwright.records import Candidate, TimingSample
 
 CHECK_SET = SimpleNamespace(variants=[SimpleNamespace(bytes_moved=1 << 20)], flops=1e6)

@@ -10,9 +10,9 @@ import pytest
 
 from kernelwright import inline
 from kernelwright.errors import SandboxError
-from kernelwright.evaluator.builds import service as _build
+from kernelwright.evaluator.builds import builder as _build
 from kernelwright.evaluator.builds import torch_headers
-from kernelwright.evaluator.builds.service import BuildService
+from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.torch_headers import PREAMBLE
 from kernelwright.inline import cuda_toolchain, options, requests
 from kernelwright.inline.options import fewer_headers

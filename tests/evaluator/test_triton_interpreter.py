@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernelwright.evaluator.worker.torch_calls import OperatorLog
 from kernelwright.evaluator.worker.triton.libdevice import evaluate
-from kernelwright.evaluator.worker.work import OperatorLog
 
 SCRIPT = Path(__file__).with_name("evaluator_triton_cases.py")
 ROOT = SCRIPT.parents[2]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernelwright.agents import Assignment, Attempt
-from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evolution import Search
 from kernelwright.records import Candidate, Interval, Profile, Speedup, Stage, Status, Timing, Verdict
 

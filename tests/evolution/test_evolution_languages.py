@@ -10,7 +10,7 @@ import pytest
 from evolution_world import attempt_of, candidate_of, speedup_of, verdict_of
 
 from kernelwright.agents import Assignment
-from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evolution import IslandPlan, Search, SearchPlan
 from kernelwright.records import Stage, Status
 

@@ -9,7 +9,7 @@ from evolution_world import World, attempt_of, candidate_of, run, speedup_of, ve
 from pydantic import ValidationError
 
 from kernelwright.agents import Again, Assignment, Duplicate, Fruitless
-from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evolution import Evolution, IslandPlan, Search, SearchPlan
 from kernelwright.records import Stage, Status
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelwright.evaluator.accuracy.arrays import sum_of_squares
-from kernelwright.evaluator.figures.timing import binomial_tail
+from kernelwright.evaluator.figures.intervals import binomial_tail
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float64]

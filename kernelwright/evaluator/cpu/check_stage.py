@@ -11,10 +11,10 @@ from kernelwright.evaluator.accuracy.judging import Judgement
 from kernelwright.evaluator.accuracy.trials import OWN, CheckSet
 from kernelwright.evaluator.cpu.checking import Checker, worse
 from kernelwright.evaluator.cpu.checking import Finding as Checked
-from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.records import Correctness, Problem, Status

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelwright.evaluator.cpu.check_stage import CheckStage
-from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.sampling import sample_share, sample_shares
 from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.cpu.turns import Plan, Turns
 from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.host.device import CPU, Device

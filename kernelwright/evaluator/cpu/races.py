@@ -18,10 +18,10 @@ import numpy as np
 
 from kernelwright import inline
 from kernelwright.evaluator.accuracy.trials import CheckSet
+from kernelwright.evaluator.builds.builder import BuildOutcome, BuildService
 from kernelwright.evaluator.builds.openmp import asks_for_threads, lacking, unwatched
-from kernelwright.evaluator.builds.service import BuildOutcome, BuildService
-from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.own.ghost import undefined_symbols

@@ -15,7 +15,7 @@ import numpy as np
 from kernelwright.errors import SandboxError
 from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.rest import Watch
+from kernelwright.evaluator.cpu.rest_watch import Watch
 from kernelwright.evaluator.cpu.state import Place, are_dense, may_write, places_from_claims, write_state
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.door import Door, Window

@@ -23,7 +23,7 @@ from kernelwright.evaluator.accuracy.trials import Trial, data_of, is_normal
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.state import mixed
-from kernelwright.evaluator.figures.timing import binomial_tail
+from kernelwright.evaluator.figures.intervals import binomial_tail
 from kernelwright.evaluator.host.door import Window
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import OutputClaim

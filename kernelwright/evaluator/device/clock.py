@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
 from kernelwright.evaluator.cpu.clock import CpuClock
-from kernelwright.evaluator.cpu.clockwork import Clockwork
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.cpu.turns import Plan, Turns
 from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.device.examine import Examiner

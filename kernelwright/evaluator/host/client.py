@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from kernelwright import inline
 from kernelwright.errors import MachineError
-from kernelwright.evaluator.builds.service import BuildOutcome
+from kernelwright.evaluator.builds.builder import BuildOutcome
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed, describe_exit, readable
 from kernelwright.sandbox import (
     Exit,

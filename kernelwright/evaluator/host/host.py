@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kernelwright.config import Settings
+from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.emulation import EmulatorLibrary
 from kernelwright.evaluator.builds.lanes import CompileLanes, pick_lanes
-from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.evaluator.host.client import Builder, Client
 from kernelwright.evaluator.host.device import CPU, REHEARSAL, Device, find_device
 from kernelwright.evaluator.host.door import Door, DoorLibrary

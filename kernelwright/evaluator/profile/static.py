@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kernelwright import inline
 from kernelwright.errors import SandboxError
+from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.gpu_resources import (
     ARCHITECTURES,
     Launch,
@@ -21,7 +22,6 @@ from kernelwright.evaluator.builds.gpu_resources import (
     parse_ptxas,
     resources,
 )
-from kernelwright.evaluator.builds.service import BuildService
 from kernelwright.evaluator.wire.claims import readable
 from kernelwright.records import KernelResources, KnobValue, Problem, Profile, sha256_text
 from kernelwright.sandbox import Limits, Sandbox, WorkerFailed

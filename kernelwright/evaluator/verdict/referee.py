@@ -11,7 +11,7 @@ from kernelwright.errors import InvalidReferenceError, UsageError
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.host.host import Host
-from kernelwright.evaluator.verdict.asks import Check
+from kernelwright.evaluator.verdict.interface import Check
 from kernelwright.evaluator.verdict.session import ProblemSession
 from kernelwright.records import Backend, Candidate, Environment, Evaluation, InputGenerator, Problem, Status, Verdict
 from kernelwright.sandbox import Sandbox

@@ -9,10 +9,10 @@ from kernelwright.datasets import no_variant
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
 from kernelwright.evaluator.host.device import CPU
 from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.truth.check_sets import OracleSession
 from kernelwright.evaluator.truth.errors import reference_error
-from kernelwright.evaluator.truth.oracle import OracleSession
-from kernelwright.evaluator.verdict.asks import GeneratedTrials
 from kernelwright.evaluator.verdict.clocks import Clocks
+from kernelwright.evaluator.verdict.interface import GeneratedTrials
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Backend, InputGenerator, Problem
 from kernelwright.records.verdicts import TimedVariant

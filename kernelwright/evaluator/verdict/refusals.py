@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from kernelwright import inline
 from kernelwright.errors import MachineError
-from kernelwright.evaluator.builds.service import BuildOutcome
+from kernelwright.evaluator.builds.builder import BuildOutcome
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.progress import Progress, Refused, status_of

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from kernelwright.evaluator.builds.service import BuildOutcome, BuildService
+from kernelwright.evaluator.builds.builder import BuildOutcome, BuildService
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.own.ghost import GhostProduct, declared_returns, stub_functions

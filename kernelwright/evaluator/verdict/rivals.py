@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import RIVAL

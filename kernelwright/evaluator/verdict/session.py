@@ -15,17 +15,17 @@ from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.profile.static import fingerprint
-from kernelwright.evaluator.verdict.ahead import BuildAhead
-from kernelwright.evaluator.verdict.asks import Check, GeneratedTrials, Search
-from kernelwright.evaluator.verdict.beside import Beside
+from kernelwright.evaluator.verdict.background import Beside
+from kernelwright.evaluator.verdict.build_ahead import BuildAhead
 from kernelwright.evaluator.verdict.clocks import Clocks
+from kernelwright.evaluator.verdict.fitted_sizes import as_of, small_problem
+from kernelwright.evaluator.verdict.interface import Check, GeneratedTrials, Search
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.progress import Progress, Refused, status_of
 from kernelwright.evaluator.verdict.references import References
 from kernelwright.evaluator.verdict.ruling import Ruling
-from kernelwright.evaluator.verdict.small import as_of, small_problem
 from kernelwright.evaluator.verdict.stages import Stages
-from kernelwright.evaluator.verdict.static import StaticProfiler
+from kernelwright.evaluator.verdict.static_profile import StaticProfiler
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem, Status
 from kernelwright.records.verdicts import BuiltCode

@@ -19,14 +19,14 @@ from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.device import CPU
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.profile.winner import Winner
-from kernelwright.evaluator.verdict.asks import Check, Confirm, Search
 from kernelwright.evaluator.verdict.clocks import Clock, Clocks
+from kernelwright.evaluator.verdict.interface import Check, Confirm, Search
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.own_kernels import ask_for_own_kernels
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.verdict.refusals import note_builds, refuse
-from kernelwright.evaluator.verdict.static import StaticProfiler
-from kernelwright.evaluator.verdict.timekeeping import Timekeeper
+from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
+from kernelwright.evaluator.verdict.static_profile import StaticProfiler
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Candidate, Problem, Stage, Status
 

@@ -63,7 +63,7 @@ class DeviceRequests:
         import torch
 
         from kernelwright.evaluator.worker.device_events import kernels_of
-        from kernelwright.evaluator.worker.work import OperatorLog
+        from kernelwright.evaluator.worker.torch_calls import OperatorLog
 
         assert self.memory is not None
         log = OperatorLog()

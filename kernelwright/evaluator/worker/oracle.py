@@ -331,7 +331,7 @@ class Oracle(Runner):
         """The floating-point operations of one call, and the number of torch's steps; see ``work``."""
         import torch
 
-        from kernelwright.evaluator.worker.work import OperatorLog
+        from kernelwright.evaluator.worker.torch_calls import OperatorLog
 
         given = Mapped(fds[0], size, writable=False)
         values = [template(item)[1] for item in inputs]

@@ -30,10 +30,10 @@ from kernelwright.evaluator.wire.calls import (
     state_layout,
     structure_of,
 )
+from kernelwright.evaluator.worker.backends import HOSTS, Native, OnDevice
 from kernelwright.evaluator.worker.device_requests import DeviceRequests
 from kernelwright.evaluator.worker.door import Door
 from kernelwright.evaluator.worker.heap import fill_holes
-from kernelwright.evaluator.worker.hosts import HOSTS, Native, OnDevice
 from kernelwright.evaluator.worker.loading import Fault, blamed, fault_line, load_candidate
 from kernelwright.evaluator.worker.memory import Mapped
 from kernelwright.evaluator.worker.races import Product, Quiet, RaceWatch, tensor_spans
@@ -337,7 +337,7 @@ class Runner(DeviceRequests):
         """
         import torch
 
-        from kernelwright.evaluator.worker.work import OperatorLog
+        from kernelwright.evaluator.worker.torch_calls import OperatorLog
 
         log = OperatorLog()
         forward = self.call or self.forward

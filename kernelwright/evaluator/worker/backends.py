@@ -6,6 +6,7 @@ Each way has a class, by its name in ``load``. Everything that stands in for a G
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -43,7 +44,7 @@ class Native:
         return 0
 
 
-class _Pretended(Native):
+class _Pretended(Native, ABC):
     """A GPU's kernels on this CPU; the candidate sees a GPU."""
 
     pretends = True
@@ -71,11 +72,13 @@ class _Pretended(Native):
             forward(*arguments)
         return count[0]
 
+    @abstractmethod
     def _next_order(self) -> Callable[[], None]:
-        raise NotImplementedError
+        """What changes the order of blocks and threads before a call."""
 
+    @abstractmethod
     def _count(self) -> AbstractContextManager[list[int]]:
-        raise NotImplementedError
+        """Counts launches inside; the list's only element is their number."""
 
 
 class Interpreted(_Pretended):

@@ -1,7 +1,7 @@
 """Times candidates that passed their check: turns for the search, fresh processes to confirm, a floor for both.
 
-A clock takes the turns and ``figures.timing`` computes the intervals. This module decides which workers are timed, how
-often, and what follows from their times.
+A clock takes the turns and ``figures.intervals`` computes the intervals. This module decides which workers are timed,
+how often, and what follows from their times.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.clockwork import FLOOR_SHARE
 from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.turn_setup import FLOOR_SHARE
 from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
-from kernelwright.evaluator.figures import timing as statistics
+from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evaluator.verdict.clocks import Clock
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.progress import Progress, Refused

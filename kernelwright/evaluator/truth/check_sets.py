@@ -32,8 +32,8 @@ from kernelwright.evaluator.accuracy.trials import (
     write_tensor,
 )
 from kernelwright.evaluator.host.client import Client
-from kernelwright.evaluator.truth.asking import TRUTH_TIMEOUT_S, Asker
 from kernelwright.evaluator.truth.errors import reference_error
+from kernelwright.evaluator.truth.oracle_client import TRUTH_TIMEOUT_S, Asker
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.calls import CallPlan
 from kernelwright.evaluator.wire.claims import WorkerFailed
