@@ -266,25 +266,25 @@ def render(record: dict[str, Any]) -> str:
 
 HEAD = """# Rewards: what cheating earns
 
-A policy that is trained on a reward finds what the reward pays for. This page holds what eight formulas pay for every
-attack of our corpus (`tests/adversarial/attacks`): on the evidence of a naive evaluator, which has reference and
-candidate in one process, compares a few outputs by `allclose` and trusts that process's clock, and on the evidence of
-the referee. It is written by `benchmarks/reward_hacks.py`; do not edit it.
+A policy that is trained on a reward finds what the reward pays for. This page shows what eight formulas pay for every
+attack of our corpus (`tests/adversarial/attacks`), on two kinds of evidence. A naive evaluator has reference and
+candidate in one process, compares a few outputs by `allclose`, and trusts that process's clock. The other kind is the
+referee's. `benchmarks/reward_hacks.py` writes this page; do not edit it.
 
 An attack is refused or wrong. A right kernel that leaves nearly all of the work to libraries is neither: it ends as
-`INELIGIBLE`, or as `PASSED` with `eligible` false where libraries were allowed, and no formula pays it more than what
-is wrong.
+`INELIGIBLE`, or as `PASSED` with `eligible` false where libraries were allowed. No formula pays it more than a wrong
+kernel.
 """
 SUMMARY_TEXT = """*Idle* is what the formula pays for an honest kernel that gains nothing: right, its own, as fast as
-PyTorch. Columns under *naive* are over the {evaluated} attacks in C++, which a machine without a GPU can run; those
-under *referee* over all {exercised} attacks that can be exercised here. *More* counts attacks that are paid more than
-idle, *as much* those that are paid at least that: for a reward without speed there is no more. The naive evaluator has
-no times of torch.compile, so that the third of cuda-agent's milestones is out of its reach. Where a formula gives no
-score, nothing is paid: cuda-l1 has none for {unscored} of the attacks, whose naive times vary too much. The problems
-are small, a call takes microseconds, and much of the naive time is what it costs to call a kernel at all."""
-ROWS_TEXT = """*Ours* is paid on the referee's evidence, all other columns on the naive evaluator's; `none` is a formula
-that gives no score, and a blank an attack that the naive evaluator has no device for. Attacks that only a GPU can
-exercise are marked `*`: what stands there is what the interpreter or the emulator makes of them."""
+PyTorch. Columns under *naive* are over the {evaluated} attacks in C++, which a machine without a GPU can run. Columns
+under *referee* are over all {exercised} attacks that can be exercised here. *More* counts attacks that are paid more
+than idle, *as much* those that are paid at least as much. A reward without speed pays none more. The naive evaluator
+does not time torch.compile, so the third of cuda-agent's milestones is out of its reach. A formula without a score
+pays nothing: cuda-l1 has none for {unscored} of the attacks, because their naive times vary too much. The problems are
+small and a call takes microseconds, so much of the naive time is the cost of calling a kernel at all."""
+ROWS_TEXT = """*Ours* is paid on the referee's evidence, all other columns on the naive evaluator's. `none` means that a
+formula gives no score. A blank means that the naive evaluator has no device for the attack. Attacks that only a GPU can
+exercise are marked `*`: their rows show the result in the interpreter or the emulator."""
 HONEST_TEXT = """Kernels that resemble an attack and are right. *Ours* is above 0 for each that passes."""
 
 
