@@ -77,7 +77,7 @@ class Tuner(Driver):
             run_id = self._store.create_run(config, [problem])
             self._store.record_candidate(default)
             with RunLock(self._store.path, run_id):
-                return self._drive(run_id, config, problem, referee, started, 0.0)
+                return self._tune(run_id, config, problem, referee, started, 0.0)
 
     def resume(self, run_id: str, *, max_minutes: float | None = None) -> TuneResult:
         """Continue a run that was stopped or killed. No setting is judged twice.
@@ -103,9 +103,9 @@ class Tuner(Driver):
         (problem,) = problems_of(self._store, stored.id)
         with RunLock(self._store.path, stored.id), self._open_referee(settings) as referee:
             self._store.set_run_config(stored.id, config)
-            return self._drive(stored.id, config, problem, referee, started, stored.seconds)
+            return self._tune(stored.id, config, problem, referee, started, stored.seconds)
 
-    def _drive(
+    def _tune(
         self, run_id: str, config: RunConfig, problem: Problem, referee: Any, started: float, spent_s: float
     ) -> TuneResult:
         plan = TunePlan.model_validate(config.tune)

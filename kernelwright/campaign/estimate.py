@@ -82,9 +82,9 @@ def estimate(problems: Sequence[Problem], settings: Settings, seconds_an_evaluat
         tokens = int(evaluations * each)
         roles.append(_role("verifier", settings.verifier.model, evaluations, tokens, FORECAST_TOKENS, settings, prices))
     notes = _scratchpads(problems, settings)
-    keeper = next((name for name in ("judge", "coder") if is_model(getattr(settings, name))), None)
+    keeper = next((name for name in ("judge", "coder") if is_model(settings.value(name))), None)
     if notes and keeper is not None:
-        spec = getattr(settings, keeper)
+        spec = settings.value(keeper)
         roles.append(_role("scratchpad", spec, notes, int(notes * each), NOTES_TOKENS, settings, prices))
     seconds = seconds_an_evaluation or SECONDS_AN_EVALUATION
     judged = evaluations + 3 * CONFIRMATIONS * len(problems)

@@ -170,7 +170,7 @@ class Settings(BaseModel):
     build_timeout_s: Positive = Field(60.0, description="limit for building one candidate in seconds")
     capture_timeout_s: Positive = Field(120.0, description="limit for capturing a reference in seconds")
     measurement: Measurement = Field(
-        Measurement(), description="how kernels are checked and timed: standard, or quick for rough times in a search"
+        Measurement(), description="how kernels are checked and timed: standard; quick: wider intervals in less time"
     )
     race_check: Literal["auto", "always", "never"] = Field(
         "auto", description="whether C++ kernels with OpenMP are searched for data races; always: each time anew"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -111,7 +112,7 @@ def _widened(low: float, high: float, log: bool) -> Axis:
     """An axis that reaches a little beyond its values on both sides."""
     if log:
         margin = (high / low) ** 0.03 if high > low else 1.05
-        return Axis(low / margin, high * margin, _LEFT, WIDTH - _RIGHT, log=True)
+        return Axis(low / margin, min(high * margin, sys.float_info.max), _LEFT, WIDTH - _RIGHT, log=True)
     reach = (high - low) * 0.03 or abs(low) * 0.05 or 0.05
     return Axis(low - reach, high + reach, _LEFT, WIDTH - _RIGHT)
 

@@ -66,7 +66,7 @@ def rounded(values: Sequence[float], first: float, last: float) -> tuple[Axis, l
 def ticks_within(axis: Axis) -> list[float]:
     """Round values on an axis. On a logarithmic one these are 1, 1.5, 2, 3, 5 and 7 times powers of ten, if enough."""
     if axis.log:
-        powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
+        powers = range(math.floor(math.log10(axis.low)), math.floor(math.log10(axis.high)) + 1)
         steps = [mantissa * 10.0**power for power in powers for mantissa in (1, 1.5, 2, 3, 5, 7)]
         found = [step for step in steps if axis.low <= step <= axis.high]
         if len(found) >= 2:

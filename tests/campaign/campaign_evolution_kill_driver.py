@@ -108,8 +108,8 @@ def live(folder: Path, die_at: int | None, resume: bool, report: Path) -> None:
         judge="scripted",
         rounds=ROUNDS,
         recipe=str(recipe),
-        speed_of_light=None,
-        search_seed=2,
+        recipe_speed_of_light=None,
+        recipe_search_seed=2,
     )
     referee = FakeReferee(Table(), point=point)
     with Store.open(settings.store) as store:

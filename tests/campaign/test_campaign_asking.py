@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
 from campaign_fakes import FakeReferee, line_recipe, register_scripted_roles
-from campaign_models import reply_to, tokens_of, well_behaved
+from campaign_models import well_behaved
 from llm_server import Answer, Asked, overloaded, serve
 from test_campaign_models import campaign, problems, settings_of
 
@@ -102,19 +101,13 @@ def test_a_failed_kernel_is_repaired_as_often_as_the_recipe_says(tmp_path, store
 
 @pytest.mark.parametrize(("shown", "told"), [(16, True), (0, False)])
 def test_a_prompt_shows_measured_moves_where_the_recipe_says_so(tmp_path, store, shown, told):
-    def script(asked: Asked) -> Answer:
-        reply = json.loads(reply_to(asked))
-        if is_coders(asked):
-            reply["plan"] = f"move number {asked.number}"
-        return Answer(json.dumps(reply), tokens_of(asked))
-
-    with serve(script) as server:
+    with serve(well_behaved) as server:
         settings = settings_of(
             tmp_path, server, recipe=line_recipe(tmp_path), recipe_history=shown, rounds=4, judge="scripted"
         )
         campaign(settings, store)[0].run(problems(1))
     last = [asked for asked in server.asked if is_coders(asked)][-1]
-    assert ("move number 1" in last.text) is told, "the first one is the best, which is shown in any case"
+    assert ("go on: after 0" in last.text) is told, "the advice that led to the second kernel"
 
 
 def test_a_prompt_shows_the_exemplar_that_the_recipe_says(tmp_path, store):

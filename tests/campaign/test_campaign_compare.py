@@ -246,9 +246,9 @@ def test_what_differs_besides_the_search_is_said(runs):
         sandbox=("bubblewrap",),
         baselines=("compile", "eager"),
         max_cost_usd=3.0,
-        samples=4,
+        recipe_samples=4,
         threads=2,
-        history=0,
+        recipe_history=0,
     )
     found = compare(runs, a, b)
     warned(found, "coders differ", "offline", "openai:gpt-x")
@@ -256,7 +256,7 @@ def test_what_differs_besides_the_search_is_said(runs):
     warned(found, "baselines differ")
     warned(found, "threads differ", "1 and 2")
     warned(found, "layers of the sandbox differ", "namespaces")
-    assert found.differing["history"] == ("16", "0")
+    assert found.differing["recipe.history"] == ("16", "0")
     assert "store" not in found.differing
 
 

@@ -13,6 +13,7 @@ from campaign_fakes import FakeReferee, FakeSession, no_point
 
 from kernelwright.agents import reply_schemas
 from kernelwright.campaign import Campaign, load_recipe
+from kernelwright.campaign.recipe import settings_of
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
 from kernelwright.evaluator import Confirm, kernel_backends
@@ -77,7 +78,7 @@ def test_it_is_replayed_by_name(rows, tmp_path):
     names = sorted({row["problem"] for row in rows})
     given = {"coder": "replay:cudaforge", "judge": "replay:cudaforge", "rounds": ROUNDS, "recipe": "cudaforge"}
     places = {"store": tmp_path / "store.db", "cache_dir": tmp_path / "cache", "parallel_problems": 1}
-    settings = Settings(**{**load_recipe("cudaforge").settings, **given, **places})
+    settings = Settings(**{**settings_of(load_recipe("cudaforge")), **given, **places})
     with Store.open(tmp_path / "store.db") as store:
         result = Campaign(settings, store, open_referee=lambda _: Referee()).run([find_problem(n, ()) for n in names])
         assert result.status == "finished"

@@ -158,7 +158,7 @@ def test_a_language_that_the_coder_cannot_write_is_refused_before_anything_began
 
 
 def test_a_search_without_an_island_for_the_runs_language_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"no island .* writes for --backend cuda") as refused:
+    with pytest.raises(UsageError, match=r"no island .* writes kernels for --backend cuda") as refused:
         run(tmp_path, FakeReferee(), RECIPE.replace('name = "here"', 'name = "here"\nbackend = "cpp"'), backend="cuda")
     assert refused.value.hint == "use --backend cpp or --backend triton"
 

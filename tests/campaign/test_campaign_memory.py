@@ -453,7 +453,7 @@ def test_an_offline_run_has_nothing_to_transfer_in_an_empty_store(tmp_path, stor
 
 def test_rules_sum_up_what_was_measured(tmp_path, store, toy):
     register_scripted_roles()
-    result = offline(tmp_path, store, "first", SOFTMAX, "improve = 1", 8, scratchpad_every=3)
+    result = offline(tmp_path, store, "first", SOFTMAX, "improve = 1", 8, recipe_scratchpad_every=3)
     kept = [event.data for event in store.events(result.run_id, kind="scratchpad")]
     assert [(data["step"], data["author"], data["problem"]) for data in kept] == [
         (3, "offline", "test/level1/first"),

@@ -307,7 +307,7 @@ def test_samples_are_written_side_by_side(tmp_path, store):
 def test_a_model_of_unknown_price_needs_a_cap_in_tokens(tmp_path, store):
     with serve(well_behaved) as server:
         settings = settings_of(tmp_path, server, coder="openai:unlisted")
-        with pytest.raises(UsageError, match="unlisted costs"):
+        with pytest.raises(UsageError, match="the price of openai:unlisted is unknown"):
             campaign(settings, store)[0].run(problems(1))
         result = campaign(settings.with_values(max_tokens=1_000_000), store)[0].run(problems(1))
     assert result.status == "finished"

@@ -109,7 +109,7 @@ def test_every_recipe_runs_to_its_end_with_a_model(tmp_path, name):
 
 def test_lines_that_run_side_by_side_know_nothing_of_each_other(tmp_path):
     failing = FakeReferee({f"v{number}": 2.0 - number / 10 for number in range(20)}, {"v4": Status.COMPILE_ERROR})
-    run = Run(tmp_path, "kevin", failing, rounds=4, samples=3)
+    run = Run(tmp_path, "kevin", failing, rounds=4, recipe_samples=3)
     lines = {sample: [e for e in run.evaluations if e.action["sample"] == sample] for sample in range(3)}
     assert [len(line) for line in lines.values()] == [4, 4, 4]
     for line in lines.values():
@@ -128,7 +128,7 @@ def test_lines_that_run_side_by_side_know_nothing_of_each_other(tmp_path):
 
 def test_a_line_goes_on_from_its_latest_kernel_even_where_it_is_slower(tmp_path):
     slower = FakeReferee({f"v{number}": 9.0 - number for number in range(4)})
-    run = Run(tmp_path, "kevin", slower, rounds=3, samples=1)
+    run = Run(tmp_path, "kevin", slower, rounds=3, recipe_samples=1)
     assert [len(e.candidate.parents) for e in run.evaluations] == [0, 1, 1]
     assert run.evaluations[2].candidate.parents == (run.evaluations[1].candidate.sha256,)
     assert run.row.candidate == run.evaluations[0].candidate.sha256, "the best of all is kept"
@@ -137,7 +137,7 @@ def test_a_line_goes_on_from_its_latest_kernel_even_where_it_is_slower(tmp_path)
 def test_all_kernels_of_a_round_of_fsr_come_from_the_one_that_got_furthest_and_then_from_the_best(tmp_path):
     wrong = {f"v{number}": Status.INCORRECT_NUMERICAL for number in range(8)}
     referee = FakeReferee({"v9": 3.0, "v13": 5.0}, wrong)
-    run = Run(tmp_path, "fsr", referee, rounds=5, samples=4)
+    run = Run(tmp_path, "fsr", referee, rounds=5, recipe_samples=4)
     by_round = [[e for e in run.evaluations if e.step == step and e.purpose == "search"] for step in range(5)]
     assert [len(found) for found in by_round] == [4] * 5
     assert {e.candidate.operator for e in by_round[0]} == {"new"}
@@ -273,9 +273,9 @@ def test_the_bandit_of_a_search_draws_among_the_models_of_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "more", "message"),
     [
-        ("cudaforge", {"models": "openai:other"}, "one model write it"),
+        ("cudaforge", {"models": "openai:other"}, "uses a single model"),
         ("shinka", {"models": "openai:coder"}, "named twice"),
-        ("shinka", {"models": "offline"}, "no language model"),
+        ("shinka", {"models": "offline"}, "is not a language model"),
     ],
 )
 def test_models_that_cannot_be_had_are_refused(tmp_path, name, more, message):

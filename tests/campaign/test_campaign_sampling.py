@@ -200,7 +200,7 @@ def test_what_another_process_works_on_is_left_to_it(settings, store):
         result = bench.work()
     assert bench.states == {"one": "pending", "two": "done"}
     assert result.status == store.run(bench.id).status == "running", "a status of paused would stop the other one"
-    assert any("left to another process" in event.data.get("text", "") for event in told if event.kind == "note")
+    assert any("another process works on" in event.data.get("text", "") for event in told if event.kind == "note")
     assert bench.work().status == "finished"
     assert len(bench.referee.judged) == 6
 

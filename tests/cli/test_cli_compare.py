@@ -58,7 +58,7 @@ def test_the_plot_is_an_svg_with_a_line_for_each_run(two_runs):
     terminal("compare", *ids, "--plot", path)
     root = ElementTree.parse(path).getroot()
     assert root.tag.endswith("svg")
-    assert len(root.findall("{*}path")) == 2
+    assert len(root.findall("{*}polyline")) == 2
     words = [text.text for text in root.findall("{*}text")]
     assert {"A: default", "B: default", "evaluations of each problem", "1", "2"} <= set(words)
 

@@ -258,3 +258,9 @@ def test_a_missing_folder_of_suites_stops_only_what_names_it(terminal, suite, tm
     said = terminal("problems", "list", "--suite-dir", gone, code=2).stderr
     assert f"no such suite folder: {gone}" in said
     assert "KERNELWRIGHT_SUITES" in said
+
+
+def test_a_reference_that_takes_too_long_is_stopped_after_the_time_for_captures(terminal, problem_file):
+    problem_file.write_text(problem_file.read_text().replace("        return", "        while True: pass\n        return"))
+    said = terminal("problems", "lint", problem_file, "--set", "capture_timeout_s=3", "--json", code=1)
+    assert "3 s" in said.stdout

@@ -79,7 +79,7 @@ def test_the_verifier_needs_no_evaluation(terminal, tmp_path):
     [
         (("coder-nw", "-p", SOFTMAX), "coder-new"),
         (("coder-new",), "--problem"),
-        (("coder-edit", "-p", SOFTMAX), "about 1 kernel"),
+        (("coder-edit", "-p", SOFTMAX), "needs 1 kernel, 0 given"),
         (("coder-new", "-p", SOFTMAX, "--kernel", "abcdef"), "leave --kernel out"),
         (("verifier", "-p", SOFTMAX, "--kernel", "nowhere.py"), "no file"),
         (("0" * 64,), "no prompt"),

@@ -59,4 +59,4 @@ def test_a_dry_run_counts_the_prompts_of_every_model(terminal, problem_file):
 
 def test_a_dry_run_refuses_models_that_the_recipe_has_no_use_for(terminal, problem_file):
     words = ("optimize", problem_file, "--recipe", "cudaforge", "--coder", "mailbox:a", "--dry-run")
-    assert "one model write it" in terminal(*words, "--set", "models=mailbox:b", code=2).stderr
+    assert "uses a single model" in terminal(*words, "--set", "models=mailbox:b", code=2).stderr

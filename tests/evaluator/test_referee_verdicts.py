@@ -425,7 +425,7 @@ def test_the_error_is_known_by_distribution_of_the_inputs(judge_softmax):
 @pytest.mark.untimed
 def test_a_check_set_that_the_machine_cannot_hold_is_refused_before_it_is_made(referee, monkeypatch):
     monkeypatch.setattr(asking, "most_kept_bytes", lambda: 3 << 20)
-    with pytest.raises(InvalidReferenceError, match=r"takes more than 0.0 GiB, a quarter of this machine's memory"):
+    with pytest.raises(InvalidReferenceError, match=r"take more than 0.0 GiB, a quarter of this machine's memory"):
         referee.open(make_problem(SOFTMAX_PROBLEM, "softmax"), baselines=("eager",))
 
 

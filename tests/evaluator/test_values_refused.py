@@ -161,7 +161,7 @@ def test_lint_and_referee_refuse_it_in_the_same_words(referee, made, says):
     assert says in error.message
     with pytest.raises(InvalidReferenceError) as caught:
         referee.open(made)
-    if "draw its values" not in says:  # whose sizes are drawn each time
+    if "each draw may change only" not in says:  # whose sizes are drawn each time
         assert f"{error.message} " in f"{caught.value.message} "
     assert says in caught.value.message
     assert caught.value.data["line"] == error.line

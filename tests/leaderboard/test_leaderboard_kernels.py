@@ -161,7 +161,7 @@ def test_a_profile_is_told_with_its_roofline(world, browser):
     profile = Profile(rung="callgrind", bound="memory", metrics=metrics, notes=("streams its input",))
     judged = world.judge(world.problem(), latency_ms=0.5, profile=profile)
     page = browser.page(f"/kernels/{judged.sha}")
-    assert "Limited by memory, by callgrind" in page.words
+    assert "Limited by memory, according to callgrind" in page.words
     assert "streams its input" in page.words
     roof = next(svg for svg in page.all("svg") if svg["aria-label"] == "Roofline")
     assert "80 GFLOP/s" in roof.text  # 20 GFLOP/s over 0.5 ms, of which 0.125 are at the peak

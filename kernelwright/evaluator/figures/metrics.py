@@ -54,7 +54,9 @@ def geometric_mean(ratios: Sequence[float], cap: float = math.inf) -> float:
     return math.exp(math.fsum(math.log(min(ratio, cap)) for ratio in ratios) / len(ratios))
 
 
-def bootstrap_interval(values: Sequence[float], estimate: Literal["mean", "median"] = "mean") -> tuple[float, float]:
+def bootstrap_interval(
+    values: Sequence[float] | NDArray[np.float64], estimate: Literal["mean", "median"] = "mean"
+) -> tuple[float, float]:
     """The ends of a 95% interval of a mean or median over problems, by percentiles of a bootstrap over the problems.
 
     The draws are seeded: the same values give the same interval. A single value gives an interval of width 0.
