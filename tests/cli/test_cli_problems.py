@@ -261,6 +261,8 @@ def test_a_missing_folder_of_suites_stops_only_what_names_it(terminal, suite, tm
 
 
 def test_a_reference_that_takes_too_long_is_stopped_after_the_time_for_captures(terminal, problem_file):
-    problem_file.write_text(problem_file.read_text().replace("        return", "        while True: pass\n        return"))
+    problem_file.write_text(
+        problem_file.read_text().replace("        return", "        while True: pass\n        return")
+    )
     said = terminal("problems", "lint", problem_file, "--set", "capture_timeout_s=3", "--json", code=1)
     assert "3 s" in said.stdout
