@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from kernelwright.sandbox import SharedMemory, product_memfd
 _DONE, _PENDING, _READ_FAILED, _BAD_CLAIM = range(4)
 _FIRST_PATIENCE_NS = 2_000_000
 _PATIENCE_NS = 20_000_000
+_MOST_KEPT_BYTES = 512 << 20  # of memory to read into that closed doors leave to the next ones
 
 
 class _Progress(ctypes.Structure):
@@ -35,7 +38,7 @@ class Window(NamedTuple):
 
     ``nonces``: (calls,) uint64, the nonce that revealed each call.
 
-    The outputs' data is overwritten by the next window of the same door.
+    The outputs' data is overwritten by the next window of the same door. It outlives the door.
     """
 
     durations_ns: np.ndarray
@@ -61,10 +64,47 @@ class _Room(NamedTuple):
     reads_ns: np.ndarray  # (reads,)
 
 
+class ReadMemory:
+    """Memory that outputs are read into, all of it touched. Closed doors leave theirs to the next ones.
+
+    Touching fresh memory takes longer than a window of calls does: tens of milliseconds for a few large outputs.
+    """
+
+    def __init__(self) -> None:
+        self._spare: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> np.ndarray:
+        """At least ``size`` bytes; every page was written before."""
+        with self._lock:
+            fitting = [place for place, spare in enumerate(self._spare) if spare.size >= size]
+            if fitting:
+                return self._spare.pop(min(fitting, key=lambda place: self._spare[place].size))
+        made = np.empty(size, dtype=np.uint8)
+        made[:] = 0
+        return made
+
+    def give_back(self, memory: list[np.ndarray]) -> None:
+        """Keep the memory in a list of one for later, unless an array still looks at it or too much is kept already."""
+        if sys.getrefcount(memory[0]) > _REFERENCES_OF_A_LIST:
+            return
+        with self._lock:
+            if memory[0].size + sum(spare.size for spare in self._spare) <= _MOST_KEPT_BYTES:
+                self._spare.append(memory[0])
+
+
+_REFERENCES_OF_A_LIST = sys.getrefcount([np.zeros(1, dtype=np.uint8)][0])
+
+
 class DoorLibrary:
-    """The compiled ``door.c``: for the referee by ctypes, for workers as a sealed memory file."""
+    """The compiled ``door.c``: for the referee by ctypes, for workers as a sealed memory file.
+
+    Attributes:
+        memory: what its doors read outputs into.
+    """
 
     def __init__(self, cache_dir: Path) -> None:
+        self.memory = ReadMemory()
         self.yielding = len(os.sched_getaffinity(0)) < 2  # asked before this thread is pinned
         path = build_library(Path(__file__).with_name("door.c"), cache_dir)
         self.data = path.read_bytes()
@@ -108,6 +148,7 @@ class Door:
         """Unmap and close both pages."""
         self._reveal.close()
         self._answer.close()
+        self._leave_memory()
 
     def leave(self) -> None:
         """Tell the worker to go back to its socket."""
@@ -214,9 +255,13 @@ class Door:
     def _touched(self, rows: int, width: int) -> np.ndarray:
         """Memory to read into. Every page was written before, since a slow read would give a worker time."""
         if self._buffer.size < rows * width:
-            self._buffer = np.empty(rows * width, dtype=np.uint8)
-            self._buffer[:] = 0
+            self._leave_memory()
+            self._buffer = self._library.memory.take(rows * width)
         return self._buffer[: rows * width].reshape(rows, width)
+
+    def _leave_memory(self) -> None:
+        memory, self._buffer = [self._buffer], np.zeros(0, dtype=np.uint8)
+        self._library.memory.give_back(memory)
 
     def _claimed_outputs(self) -> int:
         return int.from_bytes(self._answer.view[64:72], "little", signed=True)
