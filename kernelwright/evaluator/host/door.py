@@ -93,7 +93,8 @@ class ReadMemory:
                 self._spare.append(memory[0])
 
 
-_REFERENCES_OF_A_LIST = sys.getrefcount([np.zeros(1, dtype=np.uint8)][0])
+_ALONE = [np.zeros(1, dtype=np.uint8)]
+_REFERENCES_OF_A_LIST = sys.getrefcount(_ALONE[0])  # to what nothing but a list holds
 
 
 class DoorLibrary:
