@@ -12,7 +12,7 @@ of functions and words of the compiler reach a note, cut to printable characters
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 
 from kernelwright import inline
@@ -20,7 +20,7 @@ from kernelwright.evaluator.profile.callgrind import LINE_BYTES, CountingFailedE
 from kernelwright.evaluator.profile.ceilings import Ceilings, measure_ceilings
 from kernelwright.evaluator.profile.compiler import RecompilationFailedError, Vectorisation, report_vectorisation
 from kernelwright.evaluator.profile.driver import MAX_CALLS, CannotReplayError, write_driver
-from kernelwright.evaluator.profile.mca import LoopEstimate, UnknownInstructionsError, estimate_loop
+from kernelwright.evaluator.profile.mca import LoopEstimate, UnknownInstructionsError, assembly_of, estimate_loop
 from kernelwright.evaluator.profile.placement import Placement, place, placement_metrics, placement_note
 from kernelwright.evaluator.profile.text import amount, plural
 from kernelwright.records import Profile
@@ -114,6 +114,7 @@ def profile_cpu(
     evidence = _Evidence(sandbox, requests, means)
     with ThreadPoolExecutor(1, "remarks") as beside:
         remarks = beside.submit(evidence.recompile)
+        evidence.assemble(beside)
         evidence.count(calls, timeout_s)
         evidence.missing += remarks.result()
     if len(requests) < len({_request(build).key for build in builds}):
@@ -176,11 +177,18 @@ class _Evidence:
         self._sandbox = sandbox
         self._requests = requests
         self._means = means
+        self._assembly: Future[str] | None = None  # of the only source
 
     @property
     def rung(self) -> str:
         """The best rung that gave evidence."""
         return "callgrind" if self.counts else "compiler" if self.loops else "none"
+
+    def assemble(self, beside: Executor) -> None:
+        """Begin to make what llvm-mca reads, if it is known already which source that will be of."""
+        if "llvm-mca" in self._means and len(self._requests) == 1:
+            (request,) = self._requests.values()
+            self._assembly = beside.submit(assembly_of, self._sandbox, request)
 
     def count(self, calls: Sequence[Mapping[str, Any]], timeout_s: float) -> None:
         """Run the rung ``callgrind``, and llvm-mca for the loop that executes most."""
@@ -199,11 +207,16 @@ class _Evidence:
             hottest = self.counts.lines[0][0]
             shares = {line: share for source, line, share in self.counts.lines if source == hottest}
             try:
-                found = estimate_loop(self._sandbox, tuple(self._requests.values())[hottest], shares)
+                found = estimate_loop(self._sandbox, self._assembly_of(hottest), shares)
             except UnknownInstructionsError as error:
                 self.missing.append(f"no estimate of the innermost loop: {error}")
                 return
             self.estimate = None if found is None else (hottest, found)
+
+    def _assembly_of(self, number: int) -> str:
+        if self._assembly is not None:
+            return self._assembly.result()
+        return assembly_of(self._sandbox, tuple(self._requests.values())[number])
 
     def recompile(self) -> list[str]:
         """Run the rung ``compiler``. Returns notes on missing results."""

@@ -56,19 +56,20 @@ class UnknownInstructionsError(Exception):
     """llvm-mca has no model of the loop's instructions on this processor; the message says so, in words for a note."""
 
 
-def estimate_loop(sandbox: Sandbox, request: inline.BuildRequest, shares: Mapping[int, float]) -> LoopEstimate | None:
+def estimate_loop(sandbox: Sandbox, assembly: str, shares: Mapping[int, float]) -> LoopEstimate | None:
     """Estimate the loop without branches and calls whose lines execute most.
 
     None without such a loop, or if llvm-mca is missing or cannot read it.
 
     Args:
+        assembly: from :func:`assembly_of`.
         shares: of the instructions executed, by line of the source.
 
     Raises:
         SandboxError: the sandbox could not be set up.
         UnknownInstructionsError: llvm-mca is older than the processor.
     """
-    loop = hottest_loop(_assembly(sandbox, request), shares)
+    loop = hottest_loop(assembly, shares)
     if loop is None:
         return None
     limits = Limits(wall_s=20.0, allow_exec=True)
@@ -81,7 +82,12 @@ def estimate_loop(sandbox: Sandbox, request: inline.BuildRequest, shares: Mappin
     return parse_report(done.stdout.decode(errors="replace"), loop.line)
 
 
-def _assembly(sandbox: Sandbox, request: inline.BuildRequest) -> str:
+def assembly_of(sandbox: Sandbox, request: inline.BuildRequest) -> str:
+    """The compiler's assembly of a source, with line numbers; empty if it does not build.
+
+    Raises:
+        SandboxError: the sandbox could not be set up.
+    """
     try:
         command = inline.compile_command(request, "/job/kernel.s", "/in/kernel.cpp")
     except inline.BuildError:
