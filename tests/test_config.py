@@ -203,6 +203,15 @@ def test_a_name_of_an_earlier_version_is_told_what_it_is_called_now(tmp_path, na
     assert now.get(name, "coder.parameters").partition(".")[2] in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "now"), [("SAMPLES", "recipe.samples"), ("LLM_TRIES", "openai.tries"), ("LOOKS", "measurement")]
+)
+def test_a_variable_of_an_earlier_version_is_not_passed_over(tmp_path, name, now):
+    with pytest.raises(UsageError, match=f"env KERNELWRIGHT_{name}") as caught:
+        load(tmp_path, env={"HOME": "/h", f"KERNELWRIGHT_{name}": "1"})
+    assert now in caught.value.hint
+
+
 @pytest.mark.parametrize("name", Measurement.model_fields)
 def test_a_constant_of_the_method_is_no_flag(tmp_path, name):
     with pytest.raises(UsageError, match=f"{name} is part of the method: set measurement=quick"):

@@ -53,6 +53,11 @@ class SettingNames:
     def __getitem__(self, name: str) -> Named:
         return self._all[name]
 
+    @property
+    def old(self) -> tuple[str, ...]:
+        """Names of earlier versions that are none today."""
+        return tuple(name for name in _ONCE if self.find(name) is None)
+
     def find(self, name: str) -> str | None:
         """The name of a setting, from any form of it; None for what is no setting."""
         return name if name in self._all else self._other_forms.get(name)

@@ -323,6 +323,9 @@ def _variable(name: str) -> str:
 
 def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
+    for name in NAMES.old:
+        if env.get(variable := _variable(name)):
+            NAMES.known(name, f"env {variable}")
     for name in NAMES:
         variables = [_variable(name), *([ALIASES[name]] if name in ALIASES else [])]
         if variable := next((variable for variable in variables if env.get(variable)), None):

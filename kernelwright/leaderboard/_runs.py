@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kernelwright.config import NAMES
 from kernelwright.leaderboard._site import spec_of
 from kernelwright.store import RunRow, Store
 
@@ -168,12 +169,14 @@ def without_paths(run: RunRow) -> RunRow:
         **{name: spec_of(getattr(config, name)) for name in ("coder", "judge", "verifier")},
         "models": tuple(map(spec_of, config.models)),
         "suite_dirs": (),
-        "settings": {name: value for name, value in config.settings.items() if not _has_path(value)},
+        "settings": {name: value for name, value in NAMES.recorded(config.settings).items() if not _has_path(value)},
     }
     return run.model_copy(update={"config": config.model_copy(update=changed)})
 
 
 def _has_path(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
     if isinstance(value, list | tuple):
         return any(map(_has_path, value))
     return isinstance(value, str) and "/" in value

@@ -9,6 +9,7 @@ from leaderboard_browser import Page
 from leaderboard_world import HERE, THERE
 
 from kernelwright.campaign import RunResult
+from kernelwright.config import Settings
 from kernelwright.leaderboard import _routes_runs, _run_events
 from kernelwright.records import Status, sha256_text
 
@@ -128,6 +129,22 @@ def test_the_settings_of_a_run_have_no_folder_in_them(world, browser):
     page = browser.page(f"/runs/{run}")
     assert '"rounds": 6' in page.words
     assert "mailbox:box" in page.words
+    assert "/home/x" not in page.source
+
+
+def test_no_setting_within_a_table_tells_a_folder(world, browser):
+    """A recipe from a file, a mailbox, a model's parameters: all are tables of the settings as they are recorded."""
+    made = Settings(
+        recipe="/home/x/mine.toml",
+        recipe_samples=3,
+        coder="mailbox:/home/x/box",
+        coder_parameters={"adapter": "/home/x/lora"},
+        judge_parameters={"/home/x": 1},
+        prices="/home/x/prices.toml",
+    )
+    run = world.run(world.problem(), recipe="mine", settings=made.model_dump(mode="json"))
+    page = browser.page(f"/runs/{run}")
+    assert '"recipe.samples": 3' in page.words
     assert "/home/x" not in page.source
 
 
