@@ -323,9 +323,9 @@ def _variable(name: str) -> str:
 
 def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
-    for name in NAMES.old:
-        if env.get(variable := _variable(name)):
-            NAMES.known(name, f"env {variable}")
+    for former in NAMES.old:
+        if env.get(_variable(former)):
+            NAMES.known(former, f"env {_variable(former)}")
     for name in NAMES:
         variables = [_variable(name), *([ALIASES[name]] if name in ALIASES else [])]
         if variable := next((variable for variable in variables if env.get(variable)), None):
