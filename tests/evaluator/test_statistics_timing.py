@@ -270,13 +270,23 @@ def test_the_interval_takes_the_first_deviation_or_that_of_all():
     values = [0.0, 0.02, -0.02, 0.01, -0.01, 5.0]
     interval = statistics.stein_interval(values)
     assert interval.estimate == pytest.approx(np.mean(values))
-    assert interval.half_width == pytest.approx(1.1 * 2.5706 * np.std(values, ddof=1) / math.sqrt(6), rel=1e-4)
+    whole = 1.1 * 2.5706 * np.std(values, ddof=1) / math.sqrt(6)
+    assert interval.half_width == pytest.approx(whole + statistics.SHARED, rel=1e-4)
     calm = [*values[:4], 0.0025, 0.0025]
-    first = 3.1824 * np.std(values[:4], ddof=1) / math.sqrt(6)
+    first = 3.1824 * np.std(values[:4], ddof=1) / math.sqrt(6) + statistics.SHARED
     assert statistics.stein_interval(calm).half_width == pytest.approx(first, rel=1e-4)
     assert statistics.stein_interval(calm, most=6).half_width < 0.8 * first  # their number was not decided by luck
     with pytest.raises(ValueError, match="at least 4"):
         statistics.stein_interval(values[:3])
+
+
+def test_a_difference_that_all_processes_of_a_program_share_is_covered():
+    rng = np.random.default_rng(8)
+    covered = 0
+    for shared in 500 * (-0.002, 0.002):
+        interval = statistics.stein_interval(list(rng.normal(shared, 0.003, 4)))
+        covered += interval.low <= 0 <= interval.high
+    assert covered >= 0.96 * 1000
 
 
 @pytest.mark.parametrize("between", [0.005, 0.02, 0.05])
