@@ -359,8 +359,9 @@ def confirmation_of(session: ProblemSession, candidate: Candidate, factor: float
 
 @contextmanager
 def busy_neighbours(count: int) -> Iterator[None]:
-    """Processes that compute and move memory meanwhile, on whichever core they are put."""
-    started = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR]) for _ in range(count)]
+    """Processes that compute and move memory meanwhile, with one thread each, on whichever core they are put."""
+    one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    started = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR], env=one_thread) for _ in range(count)]
     try:
         yield
     finally:

@@ -40,8 +40,8 @@ _OF_ALL = 1.1  # factor on the deviation of all pairs, whose number depends on t
 _DECIDED = 0.7  # half-width as a share of the distance between the first stage's mean and the noise bound
 _WIDEST_BESIDE = 0.15  # the same as _WIDEST, for baselines that do not decide
 _WIDEST = 0.05  # half-width that is enough if a claim is clearly decided: a tenth of a ratio from end to end
-# What the processes of one program share beyond chance: two ways to load the same module, each in hundreds of processes,
-# were 0.1 to 0.4% apart (docs/log.md).
+# What all processes of a program share, and more of them cannot show: two ways to load the same module were 0.1 to 0.4%
+# apart, each in hundreds of processes (docs/log.md).
 SHARED = 0.002
 _EXACT_LIMIT = 200  # beyond it the normal approximation of the signed-rank distribution is good to four digits
 
