@@ -291,7 +291,7 @@ def test_a_difference_that_all_processes_of_a_program_share_is_covered():
 
 @pytest.mark.parametrize("between", [0.005, 0.02, 0.05])
 def test_confirmation_covers_the_truth_over_processes(between):
-    """Documented: 94% to 97% for deviations between processes of 0.5% to 5%."""
+    """Documented: 95% to 97% for deviations between processes of 0.5% to 5%."""
     rng = np.random.default_rng(int(between * 1000))
     covered = 0
     for _ in range(1500):
