@@ -315,7 +315,8 @@ def stein_interval(values: Sequence[float], most: int = MAXIMUM_PROCESS_PAIRS) -
     ``t s0`` and ``1.1 t s``, with the deviation s of all. After ``most`` pairs it is ``1.1 t s``: the limit decided
     their number, and the interval is narrower by a third. In simulations of noisy windows ``mean +- reach / sqrt(J)``
     covers the truth in 94 to 97% of cases; without the 1.1, in 93%. ``SHARED`` is for what more processes of the same
-    kind cannot show: a difference that all of them have. With it, 95 to 97% (``benchmarks/bench_timing_statistics.py``).
+    kind cannot show: a difference that all of them have. With it, 95 to 97%
+    (``benchmarks/bench_timing_statistics.py``).
     """
     if len(values) < FIRST_PROCESS_PAIRS:
         raise ValueError(f"a confirmation has at least {FIRST_PROCESS_PAIRS} process pairs, not {len(values)}")
