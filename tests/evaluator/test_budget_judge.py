@@ -138,6 +138,19 @@ def test_longer_chains_than_are_allowed_are_told_what_to_do():
     assert "chain" not in of_chain(16_384).reason
 
 
+def test_a_chain_of_squares_that_loses_small_terms_is_told_what_to_do():
+    """One sum of 460,800 squares in one chain is 1,340 error scales off: its partial sum swallows small terms."""
+    squares = np.square(RNG.standard_normal(460_800)).astype(np.float32)
+    exact = squares.astype(np.float64).sum()
+    scale = np.array([math.sqrt(2.0) * 2.0**-24 * exact])
+    chain = np.cumsum(squares, dtype=np.float32)[-1:]  # numpy's running sum is one chain
+    report = budget.judge_output(chain, np.array([exact]), scale, [Reduction(460_800)])
+    assert not report.passed
+    assert "one chain of 460,800 float additions is as far off: use several partial sums" in report.reason
+    few = budget.judge_output(np.array([2.0 * exact]), np.array([exact]), scale, [Reduction(460_800)])
+    assert "chain" not in few.reason
+
+
 @pytest.mark.parametrize(("sums", "passes"), [(1, True), (1000, False)])
 def test_outputs_that_share_one_sum_are_one_error(sums, passes):
     """A softmax of one row of 1,000 numbers: its sum is 20 error scales off once in some hundred draws."""

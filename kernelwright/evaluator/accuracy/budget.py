@@ -3,9 +3,9 @@
 A clock measures the errors (``arrays`` does so on numpy arrays); the rule here sees only scalars. For one
 output, ``e = candidate - ref64`` and ``s`` is the element-wise error scale. The candidate passes when
 ``||e|| / ||s|| <= T``, the 99th percentile of ``|e| / s`` is at most ``6 T`` and the largest at most ``40 T``. ``T``
-grows with the longest reductions (:func:`tolerance`, and :func:`norm_tolerance` for the first limit). The last two
-limits are multiplied by 4 on inputs that are not normal. The form and the constants were calibrated on eight operators
-and 43 lower-precision cheats; ``tests/evaluator`` repeats a part of the calibration.
+grows with the longest reductions (:func:`tolerance`, and :func:`norm_tolerance` for the first limit). On inputs that
+are not normal, the last two limits are ``48 T`` and ``160 T``. The form and the constants were calibrated on eight
+operators and 43 lower-precision cheats; ``tests/evaluator`` repeats a part of the calibration.
 
 Reasons state only ratios to the budget. No value, position, threshold or seed may reach a candidate's author.
 """
@@ -27,13 +27,13 @@ from kernelwright.evaluator.accuracy.arrays import (
     response_sums,
 )
 
-_Q99_FACTOR = 6.0
-_MAX_FACTOR = 40.0
-_OFF_NORMAL_FACTOR = 4.0  # tails are heavier where the data is not normal
+_TAILS = (6.0, 40.0)  # limits of the 99th percentile and of the largest error, over T
+_TAILS_OFF_NORMAL = (48.0, 160.0)  # tails are heavier where the data is not normal
 Kind = Literal["sum", "product", "norm"]
 """The result of a reduction: a sum; a sum of products of two factors; or terms divided by their sum."""
 _CHAIN: Mapping[str, float] = {"sum": 0.25, "product": 0.17, "norm": 0.12}  # error of one chain of n, over sqrt(n)
 LONGEST_CHAIN = 16_384  # additions that may follow one another; longer sums need several partial sums
+_LONG_CHAIN = 1 / 200_000  # error of a chain of n squares over n sqrt(n): the partial sum swallows small terms
 
 Data = Literal["normal", "other", "equal", "far"]
 """How a draw's rounding errors add up: at random; less so; in one direction; in one direction, and terms cancel."""
@@ -146,7 +146,7 @@ def _advice(reductions: Sequence[Reduction], data: Data, ratios: Sequence[float]
     longest = _longest(reductions)
     if data != "normal" or longest.terms <= LONGEST_CHAIN:
         return ""
-    chain = _CHAIN[longest.kind] * math.sqrt(longest.terms)
+    chain = max(_CHAIN[longest.kind], longest.terms * _LONG_CHAIN) * math.sqrt(longest.terms)
     chains = (chain * (1.0 + 3.0 / math.sqrt(longest.sums)), chain, chain)
     if any(r > math.hypot(4.0, most) * tolerance_scale for r, most in zip(ratios, chains, strict=True)):
         return ""
@@ -192,13 +192,9 @@ def judge_sums(
     if sums.unlike:
         reason = "non-finite values where the reference is finite, or the other way round"
         return OutputReport(False, math.inf, math.inf, math.inf, budget, math.inf, sums.allclose, reason)
-    tail = 1.0 if data == "normal" else _OFF_NORMAL_FACTOR
+    q99_limit, largest_limit = _TAILS if data == "normal" else _TAILS_OFF_NORMAL
     norm_budget = norm_tolerance(reductions, sums.deciding, tolerance_scale, data=data)
-    shares = (
-        sums.norm * budget / norm_budget,
-        sums.q99 / (_Q99_FACTOR * tail),
-        sums.largest / (_MAX_FACTOR * tail),
-    )
+    shares = (sums.norm * budget / norm_budget, sums.q99 / q99_limit, sums.largest / largest_limit)
     load = max(shares) / budget
     reason = ""
     if load > 1.0:

@@ -278,9 +278,10 @@ _MAKERS: Mapping[str, _Maker] = {
     "end_columns": _end_columns,
     "non_finite": _normal,  # afterwards some elements become NaN or infinite
 }
-# Independent: elements are drawn one by one from a density. Repeating: the same number occurs many times.
+# Independent: elements are drawn one by one from a density. Equal: terms of sums are equal, or nearly so. The same
+# number occurs many times, or a tiny number is added to a bias.
 INDEPENDENT = frozenset({"normal", "uniform", "large", "wide", "tiny", "mixed_signs"})
-REPEATING = frozenset({"constant_rows", "binary"})
+EQUAL = frozenset({"constant_rows", "binary", "tiny"})
 FAR = ("end_rows", "end_columns")
 
 

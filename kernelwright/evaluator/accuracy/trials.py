@@ -175,7 +175,7 @@ def data_of(distribution: str) -> budget.Data:
         return "normal"
     if distribution in distributions.FAR:
         return "far"
-    return "equal" if distribution == ARCHIVED or distribution in distributions.REPEATING else "other"
+    return "equal" if distribution == ARCHIVED or distribution in distributions.EQUAL else "other"
 
 
 def has_few_numbers(variant: Variant) -> bool:
