@@ -56,6 +56,7 @@ EVALUATOR_FLOORS = {
     "wire": 0,
     "figures": 0,
     "screen": 0,
+    "driver": 0,
     "accuracy": 1,
     "builds": 2,
     "host": 3,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from evaluator_gpu_kernels import ARCHITECTURE, KernelJudge, Verdicts
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
+from stand_in import stand_in
 
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
@@ -60,6 +61,12 @@ def judge_linear(linear):
         return linear.judge(Candidate(problem_id=linear.problem.id, source=source, backend="cpp"), **options)
 
     return judge
+
+
+@pytest.fixture(scope="session")
+def rehearsed(tmp_path_factory):
+    """The stand-in for CUDA's driver; processes that run the tests side by side build it once."""
+    return stand_in(tmp_path_factory.getbasetemp().parent / "stand-in")
 
 
 @pytest.fixture(scope="module")

@@ -34,16 +34,25 @@ def build_library(source: Path, cache_dir: Path, flags: Sequence[str] = ("-O3",)
         MissingToolError: no C compiler is installed.
         MachineError: the file does not compile on this machine.
     """
+    return _built(source, cache_dir, (*flags, "-shared", "-fPIC"), ".so")
+
+
+def build_program(source: Path, cache_dir: Path) -> Path:
+    """Build the program of a C file, as :func:`build_library` does."""
+    return _built(source, cache_dir, ("-O2",), "", ("-ldl",))
+
+
+def _built(source: Path, cache_dir: Path, flags: Sequence[str], suffix: str, libraries: Sequence[str] = ()) -> Path:
     text = source.read_bytes()
     compiler = ("g++", "c++") if source.suffix == ".cpp" else ("gcc", "c")
-    command = [compiler[0], *flags, "-shared", "-fPIC", "-x", compiler[1]]
-    path = cache_dir / source.stem / f"{hashlib.sha256(' '.join(command).encode() + text).hexdigest()[:24]}.so"
+    command = [compiler[0], *flags, "-x", compiler[1]]
+    path = cache_dir / source.stem / f"{hashlib.sha256(' '.join(command).encode() + text).hexdigest()[:24]}{suffix}"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        subprocess.run([*command, "-o", str(temporary), "-"], input=text, check=True, capture_output=True)
+        subprocess.run([*command, "-o", str(temporary), "-", *libraries], input=text, check=True, capture_output=True)
     except FileNotFoundError:
         raise MissingToolError(f"{compiler[0]} is missing", hint=_INSTALL) from None
     except subprocess.CalledProcessError as error:

@@ -1,0 +1,274 @@
+"""Clock R: replays the recorded plan of one call in a C process of ours, which holds none of the candidate's host code.
+
+A worker records what its forward launches, on throw-away inputs. That is a claim. Here it is validated and written down
+for ``replayer.c``, which maps the same memory at the same addresses and serves the same queue as the worker did.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from kernelwright.evaluator.builds.native import build_program
+from kernelwright.evaluator.wire import queue as wire
+from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
+from kernelwright.sandbox import product_memfd
+
+__all__ = ["CannotReplay", "Plan", "Replay", "ReplayMemory", "Rooms", "parse_plan"]
+
+_MAGIC = 0x4C50574B
+_HEADER = struct.Struct("<6IQ4i2I3Q")
+_MEMORY = struct.Struct("<iIQQ")
+_IMAGE = struct.Struct("<ii")
+_KERNEL = struct.Struct("<II504s")
+_STEP = struct.Struct("<10I3Q")
+_OUTPUT = struct.Struct("<4Q")
+_MOST_STEPS = 4096
+_MOST_PARAMETERS = 4096  # bytes, of one launch
+_READY_S = 30.0
+_ADDRESS_TAKEN, _TAKEN_EXIT = 10001, 3
+_Word = Annotated[int, Field(ge=0, lt=1 << 32)]
+_Address = Annotated[int, Field(ge=0, lt=1 << 57)]
+_Size = Annotated[int, Field(ge=0, lt=1 << 40)]
+
+
+class CannotReplay(Exception):
+    """A plan that cannot be replayed; the message says why. The queue's bound stays."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class LaunchStep(_Strict):
+    """A launch: the index of its build product, the kernel's name in it, its shape, and its parameters as hex."""
+
+    kind: Literal["launch"]
+    image: Annotated[int, Field(ge=0, lt=64)]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_$][\w$]*$", max_length=500)]
+    grid: Annotated[list[_Word], Field(min_length=3, max_length=3)]
+    block: Annotated[list[_Word], Field(min_length=3, max_length=3)]
+    shared: Annotated[int, Field(ge=0, le=256 << 10)]
+    parameters: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2 * _MOST_PARAMETERS)]
+
+
+class FillStep(_Strict):
+    """Bytes that are set to one value."""
+
+    kind: Literal["fill"]
+    at: _Address
+    size: _Size
+    value: Annotated[int, Field(ge=0, lt=256)]
+
+
+class CopyStep(_Strict):
+    """A copy within the device."""
+
+    kind: Literal["copy"]
+    at: _Address
+    source: _Address
+    size: _Size
+
+
+Step = Annotated[LaunchStep | FillStep | CopyStep, Field(discriminator="kind")]
+
+
+class PlanOutput(_Strict):
+    """An output: its address, and the bytes that it spans."""
+
+    at: _Address
+    size: _Size
+
+
+class Plan(_Strict):
+    """One call as a worker recorded it: its steps in order, the address of its inputs, its outputs."""
+
+    steps: Annotated[list[Step], Field(max_length=_MOST_STEPS)]
+    place: _Address
+    outputs: Annotated[list[PlanOutput], Field(max_length=wire.MOST_OUTPUTS)]
+
+
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+
+
+def parse_plan(claim: Any, images: int, arena: range) -> Plan:
+    """The plan out of a worker's claim.
+
+    Args:
+        images: how many build products the worker was given. arena: the addresses of its memory.
+
+    Raises:
+        CannotReplay: it is malformed, or reaches out of the arena.
+    """
+    try:
+        plan = _PLAN.validate_python(claim)
+    except ValidationError as error:
+        raise CannotReplay(f"its plan is malformed: {error.errors()[0]['msg']}") from None
+    spans = [(plan.place, 1), *((output.at, output.size) for output in plan.outputs)]
+    for step in plan.steps:
+        if isinstance(step, LaunchStep):
+            if step.image >= images:
+                raise CannotReplay("it launches a kernel that was not built here")
+            if not all(step.grid) or not 1 <= step.block[0] * step.block[1] * step.block[2] <= 1024:
+                raise CannotReplay("a launch has an empty grid, or no block that a GPU could run")
+        else:
+            spans += [(step.at, step.size)] + ([(step.source, step.size)] if isinstance(step, CopyStep) else [])
+    if any(at < arena.start or at + size > arena.stop for at, size in spans):
+        raise CannotReplay("it works on memory that is not its own")
+    return plan
+
+
+class ReplayMemory(NamedTuple):
+    """Shared memory of a contestant's. address: where it must lie; None for anywhere."""
+
+    fd: int
+    size: int
+    address: int | None = None
+
+
+class Rooms(NamedTuple):
+    """Where opened outputs go: places ``stride`` bytes apart; by output, offset in a place and bytes there."""
+
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    stride: int
+
+
+class Replay:
+    """A running replayer. It serves a queue as the recorded worker did."""
+
+    def __init__(
+        self,
+        program: Path,
+        library: str,
+        plan: Plan,
+        *,
+        door: bytes,
+        images: Sequence[bytes],
+        pages: tuple[int, int],
+        arena: ReplayMemory,
+        sealed: ReplayMemory,
+        opened: ReplayMemory,
+        slot_bytes: int,
+        rooms: Rooms,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it and wait until it has loaded everything.
+
+        Args:
+            program: of :func:`replayer_program`. library: the driver. door: the image of ``door.cu``.
+            images: the build products that the plan's launches name. pages: of the queue.
+            arena: the contestant's memory. sealed: its sealed slots. opened: room for opened outputs.
+
+        Raises:
+            CannotReplay: the memory cannot be mapped where it was, or a kernel is not in its product.
+        """
+        given = [product_memfd(image) for image in (door, *images)]
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        memories = [arena, sealed, opened]
+        text = product_memfd(_written(plan, memories, given, pages, slot_bytes, rooms))
+        fds = [text, *given, *pages, *(memory.fd for memory in memories)]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [str(program), library, str(text), str(theirs.fileno())],
+                    pass_fds=[*fds, theirs.fileno()],
+                    env=None if env is None else dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )
+        finally:
+            for fd in (text, *given):
+                os.close(fd)
+        self._control.settimeout(_READY_S)
+        if not self._answered():
+            said = self.end()
+            raise CannotReplay(f"its plan cannot be replayed: {said or 'no answer'}")
+
+    def enqueue(self, first: int, calls: int) -> None:
+        """Have it enqueue a window's calls, which the queue then reveals."""
+        self._control.sendall(struct.pack("<2I", first, calls))
+
+    def check_alive(self) -> None:
+        """Raise :class:`WorkerFailed` if it has ended."""
+        if self._process.poll() is not None:
+            raise WorkerFailed(Failure("died", "forward", f"its replay ended: {self.end()}"), "replay")
+
+    def finish(self) -> None:
+        """Wait until all calls of the window are done."""
+        if not self._answered():
+            raise WorkerFailed(Failure("died", "forward", f"its replay ended: {self.end()}"), "replay")
+
+    def end(self) -> str:
+        """Kill it, and return what it said last. Idempotent."""
+        self._control.close()
+        if self._process.stderr is None or self._process.stderr.closed:
+            return ""
+        self._process.kill()
+        self._process.wait()
+        with self._process.stderr as stream:
+            return stream.read().decode(errors="replace").strip()[-300:]
+
+    def _answered(self) -> bool:
+        try:
+            return self._control.recv(4, socket.MSG_WAITALL) == bytes(4)
+        except OSError:
+            return False
+
+
+def replayer_program(cache_dir: Path) -> Path:
+    """The compiled ``replayer.c``."""
+    return build_program(Path(__file__).with_name("replayer.c"), cache_dir)
+
+
+def _written(
+    plan: Plan,
+    memories: Sequence[ReplayMemory],
+    images: Sequence[int],
+    pages: tuple[int, int],
+    slot_bytes: int,
+    rooms: Rooms,
+) -> bytes:
+    """A plan as ``replayer.c`` reads it; ``images`` are descriptors, the door's first."""
+    kernels: dict[tuple[int, str], int] = {}
+    granted: dict[tuple[int, str], int] = {}
+    steps, parameters = [], bytearray()
+    for step in plan.steps:
+        if isinstance(step, LaunchStep):
+            key = step.image, step.name
+            number = kernels.setdefault(key, len(kernels))
+            granted[key] = max(granted.get(key, 0), step.shared)
+            data = bytes.fromhex(step.parameters)
+            at = len(parameters)
+            parameters += data + bytes(-len(data) % 16)
+            steps.append(_STEP.pack(0, number, *step.grid, *step.block, step.shared, 0, at, 0, len(data)))
+        elif isinstance(step, FillStep):
+            steps.append(_STEP.pack(1, 0, *[0] * 6, 0, step.value, step.at, 0, step.size))
+        else:
+            steps.append(_STEP.pack(2, 0, *[0] * 6, 0, 0, step.at, step.source, step.size))
+    tables = [_MEMORY.pack(m.fd, m.address is not None, m.size, m.address or 0) for m in memories]
+    tables += [_IMAGE.pack(fd, 0) for fd in images[1:]]
+    tables += [_KERNEL.pack(image, _beyond_usual(granted[image, name]), name.encode()) for image, name in kernels]
+    tables += steps
+    rows = zip(plan.outputs, rooms.offsets, rooms.sizes, strict=True)
+    tables += [_OUTPUT.pack(output.at, output.size, offset, size) for output, offset, size in rows]
+    header = _HEADER.pack(
+        *(_MAGIC, len(memories), len(images) - 1, len(kernels), len(steps), len(plan.outputs), len(parameters)),
+        *(images[0], *pages, 0),
+        *(1, 2),
+        *(slot_bytes, plan.place, rooms.stride),
+    )
+    return header + b"".join(tables) + bytes(parameters)
+
+
+def _beyond_usual(shared: int) -> int:
+    """Dynamic shared memory that a kernel must be granted; 0 where every kernel may have as much."""
+    return shared if shared > 48 << 10 else 0

@@ -1,0 +1,277 @@
+/* Replays a recorded plan: the launches, copies and fills of one call of a candidate, in a process of ours.
+ *
+ * The host code here is ours, and only the device code is the candidate's. So nothing of the candidate's runs on a
+ * processor while the clock does, and the door's kernels stand where we put them. The plan is a claim: a false plan only
+ * times itself, since its outputs are opened and judged on fresh data.
+ *
+ * Usage: replayer LIBRARY PLAN_FD CONTROL_FD. The plan is written by the referee (see replay.py) after it has validated
+ * what the worker recorded. On the control descriptor come windows of two numbers (first call, calls); each is answered
+ * by one number, 0 or a CUDA error. The descriptor's end is the end.
+ */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC 0x4c50574bu
+#define MOST_OUTPUTS 16
+#define BLOCK 256
+
+typedef int Result;
+typedef uint64_t Address;
+typedef void *Handle;
+
+enum { LAUNCH = 0, FILL = 1, COPY = 2 };
+enum { ADDRESS_TAKEN = 10001, BAD_PLAN = 10002, NO_DRIVER = 10003 };
+
+typedef struct {
+  uint32_t magic, memories, modules, functions, steps, outputs;
+  uint64_t parameters; /* bytes that follow the tables */
+  int32_t door_fd, reveals_fd, answers_fd, unused;
+  uint32_t sealed, opened; /* which memories these are */
+  uint64_t slot_bytes, place, stride;
+} Header;
+
+typedef struct {
+  int32_t fd;
+  uint32_t exact; /* it must lie at `address`, since parameters point into it */
+  uint64_t size, address;
+} Memory;
+
+typedef struct {
+  int32_t fd, unused;
+} Image;
+
+typedef struct {
+  uint32_t module, shared; /* bytes of dynamic shared memory that it was granted; 0 for the usual ones */
+  char name[504];
+} Kernel;
+
+typedef struct {
+  uint32_t kind, function, grid[3], block[3], shared, value;
+  uint64_t at, from, size; /* at: of a launch's parameters, or the destination */
+} Step;
+
+typedef struct {
+  uint64_t at, bytes, room, room_bytes;
+} Output;
+
+typedef struct {
+  uint64_t at[MOST_OUTPUTS], bytes[MOST_OUTPUTS];
+  uint32_t count, unused;
+} Pieces;
+
+typedef struct {
+  int type, id;
+} Location;
+
+typedef struct {
+  Location location;
+  int flags;
+} Access;
+
+static void *library;
+static int device;
+
+static void fail(Result code, const char *what) {
+  fprintf(stderr, "%s: CUDA error %d\n", what, code);
+  _exit(code > 255 ? 3 : code ? code : 3);
+}
+
+static void *entry(const char *name) {
+  void *found = dlsym(library, name);
+  if (!found) fail(NO_DRIVER, name);
+  return found;
+}
+
+#define CALL(name, types, ...)                                        \
+  do {                                                                \
+    static Result(*entry_) types;                                     \
+    if (!entry_) entry_ = (Result(*) types)entry(#name);              \
+    Result code_ = entry_(__VA_ARGS__);                               \
+    if (code_) fail(code_, #name);                                    \
+  } while (0)
+
+static const uint8_t *whole(int fd, uint64_t *size) {
+  struct stat status;
+  if (fstat(fd, &status) || status.st_size <= 0) fail(BAD_PLAN, "descriptor");
+  *size = (uint64_t)status.st_size;
+  void *found = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (found == MAP_FAILED) fail(BAD_PLAN, "mmap");
+  return found;
+}
+
+static Address mapped(const Memory *memory) {
+  uint64_t handle = 0;
+  Address at = 0;
+  Access access = {{1, device}, 3};
+  CALL(cuMemImportFromShareableHandle, (uint64_t *, void *, int), &handle, (void *)(intptr_t)memory->fd, 1);
+  CALL(cuMemAddressReserve, (Address *, size_t, size_t, Address, unsigned long long), &at, memory->size, 0, memory->address, 0);
+  if (memory->exact && at != memory->address) fail(ADDRESS_TAKEN, "the recorded address is taken");
+  CALL(cuMemMap, (Address, size_t, size_t, uint64_t, unsigned long long), at, memory->size, 0, handle, 0);
+  CALL(cuMemSetAccess, (Address, size_t, const Access *, size_t), at, memory->size, &access, 1);
+  return at;
+}
+
+static Handle module_of(int fd) {
+  uint64_t size;
+  const uint8_t *image = whole(fd, &size);
+  char *copy = malloc(size + 1); /* PTX ends with a zero */
+  Handle module = NULL;
+  memcpy(copy, image, size);
+  copy[size] = 0;
+  CALL(cuModuleLoadData, (Handle *, const void *), &module, copy);
+  return module;
+}
+
+static Handle function_of(Handle module, const char *name) {
+  Handle function = NULL;
+  CALL(cuModuleGetFunction, (Handle *, Handle, const char *), &function, module, name);
+  return function;
+}
+
+static void enqueue(Handle function, const uint32_t *grid, const uint32_t *block, uint32_t shared, void **values,
+                    void **extra) {
+  CALL(cuLaunchKernel, (Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **),
+       function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, NULL, values, extra);
+}
+
+static int attribute(int which) {
+  int value = 0;
+  CALL(cuDeviceGetAttribute, (int *, int, int), &value, which, device);
+  return value;
+}
+
+/* Blocks of one of our kernels, four items a thread. */
+static uint32_t blocks_for(uint64_t items, uint32_t threads, uint32_t most) {
+  const uint64_t wanted = (items + 4 * threads - 1) / (4 * threads);
+  return (uint32_t)(wanted < 1 ? 1 : wanted > most ? most : wanted);
+}
+
+typedef struct {
+  const Header *header;
+  const Step *steps;
+  const uint8_t *parameters;
+  Handle *functions;
+  Handle await, unseal, digest, gate, open;
+  Address reveals, answers, state, sealed, opened;
+  Pieces outputs, rooms;
+  uint32_t threads, most_blocks;
+  volatile uint32_t *entered, *enqueued;
+} Replay;
+
+static void step(const Replay *replay, const Step *s) {
+  if (s->kind == FILL) {
+    CALL(cuMemsetD8Async, (Address, unsigned char, size_t, Handle), s->at, (unsigned char)s->value, s->size, NULL);
+  } else if (s->kind == COPY) {
+    CALL(cuMemcpyDtoDAsync_v2, (Address, Address, size_t, Handle), s->at, s->from, s->size, NULL);
+  } else {
+    size_t size = s->size;
+    void *extra[] = {(void *)1, (void *)(replay->parameters + s->at), (void *)2, &size, NULL};
+    enqueue(replay->functions[s->function], s->grid, s->block, s->shared, NULL, s->size ? extra : NULL);
+  }
+}
+
+static void call(const Replay *replay, uint32_t number) {
+  const Header *header = replay->header;
+  const uint32_t one[3] = {1, 1, 1}, block[3] = {replay->threads, 1, 1};
+  uint32_t grid[3] = {blocks_for(header->slot_bytes / 16, replay->threads, replay->most_blocks), 1, 1};
+  uint64_t most = 8, gate = replay->reveals + 64, sum = replay->state + 64, done = replay->state + 128,
+           opening = replay->state + 192, bytes = header->slot_bytes, stride = header->stride;
+  Address current = replay->state, place = header->place, reveals = replay->reveals, answers = replay->answers,
+          sealed = replay->sealed, opened = replay->opened;
+  *replay->entered = number;
+  enqueue(replay->await, one, one, 0, (void *[]){&reveals, &number, &current}, NULL);
+  enqueue(replay->unseal, grid, block, 0, (void *[]){&current, &place, &sealed, &bytes, &bytes}, NULL);
+  for (uint32_t i = 0; i < header->steps; i++) step(replay, replay->steps + i);
+  Pieces outputs = replay->outputs, rooms = replay->rooms;
+  for (uint32_t j = 0; j < outputs.count; j++) most = outputs.bytes[j] > most ? outputs.bytes[j] : most;
+  grid[0] = blocks_for(most / 8, replay->threads, replay->most_blocks);
+  enqueue(replay->digest, grid, block, 0, (void *[]){&current, &outputs, &sum, &done, &answers, &number}, NULL);
+  enqueue(replay->gate, one, one, 0, (void *[]){&gate, &number, &current}, NULL);
+  enqueue(replay->open, grid, block, 0,
+          (void *[]){&current, &outputs, &opened, &stride, &rooms, &opening, &answers, &number}, NULL);
+  *replay->enqueued = number;
+}
+
+static Address registered(int fd, int writable, uint8_t **host) {
+  void *page = mmap(NULL, 4096, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+  Address found = 0;
+  if (page == MAP_FAILED) fail(BAD_PLAN, "page");
+  CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), page, 4096, writable ? 2u : 10u);
+  CALL(cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned), &found, page, 0u);
+  *host = page;
+  return found;
+}
+
+int main(int argc, char **argv) {
+  if (argc != 4) return 2;
+  library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  if (!library) fail(NO_DRIVER, "dlopen");
+  uint64_t size;
+  const uint8_t *plan = whole(atoi(argv[2]), &size);
+  const int control = atoi(argv[3]);
+  const Header *header = (const Header *)plan;
+  const Memory *memories = (const Memory *)(header + 1);
+  const Image *images = (const Image *)(memories + header->memories);
+  const Kernel *kernels = (const Kernel *)(images + header->modules);
+  const Step *steps = (const Step *)(kernels + header->functions);
+  const Output *outputs = (const Output *)(steps + header->steps);
+  const uint8_t *parameters = (const uint8_t *)(outputs + header->outputs);
+  if (header->magic != MAGIC || header->outputs > MOST_OUTPUTS || parameters + header->parameters != plan + size)
+    fail(BAD_PLAN, "plan");
+
+  Handle context;
+  CALL(cuInit, (unsigned), 0u);
+  CALL(cuDeviceGet, (int *, int), &device, 0);
+  CALL(cuDevicePrimaryCtxRetain, (Handle *, int), &context, device);
+  CALL(cuCtxSetCurrent, (Handle), context);
+
+  Replay replay = {.header = header, .steps = steps, .parameters = parameters};
+  for (uint32_t i = 0; i < header->memories; i++) {
+    const Address at = mapped(memories + i);
+    if (i == header->sealed) replay.sealed = at;
+    if (i == header->opened) replay.opened = at;
+  }
+  Handle door = module_of(header->door_fd);
+  replay.await = function_of(door, "kw_await");
+  replay.unseal = function_of(door, "kw_unseal");
+  replay.digest = function_of(door, "kw_digest");
+  replay.gate = function_of(door, "kw_gate");
+  replay.open = function_of(door, "kw_open");
+  Handle *modules = calloc(header->modules + 1, sizeof *modules);
+  for (uint32_t i = 0; i < header->modules; i++) modules[i] = module_of(images[i].fd);
+  replay.functions = calloc(header->functions + 1, sizeof *replay.functions);
+  for (uint32_t i = 0; i < header->functions; i++) {
+    replay.functions[i] = function_of(modules[kernels[i].module], kernels[i].name);
+    if (kernels[i].shared) CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[i], 8, (int)kernels[i].shared);
+  }
+  uint8_t *page;
+  replay.reveals = registered(header->reveals_fd, 0, &page);
+  replay.answers = registered(header->answers_fd, 1, &page);
+  replay.entered = (volatile uint32_t *)(page + 128);
+  replay.enqueued = (volatile uint32_t *)(page + 192);
+  CALL(cuMemAlloc_v2, (Address *, size_t), &replay.state, 256);
+  CALL(cuMemsetD8_v2, (Address, unsigned char, size_t), replay.state, 0, 256);
+  const int most_threads = attribute(1);
+  replay.threads = most_threads < BLOCK ? (uint32_t)most_threads : BLOCK;
+  replay.most_blocks = 8 * (uint32_t)attribute(16);
+  for (uint32_t j = 0; j < header->outputs; j++) {
+    replay.outputs.at[j] = outputs[j].at, replay.outputs.bytes[j] = outputs[j].bytes;
+    replay.rooms.at[j] = outputs[j].room, replay.rooms.bytes[j] = outputs[j].room_bytes;
+  }
+  replay.outputs.count = replay.rooms.count = header->outputs;
+
+  uint32_t window[2], zero = 0;
+  if (write(control, &zero, sizeof zero) != sizeof zero) return 0; /* ready */
+  while (read(control, window, sizeof window) == sizeof window) {
+    for (uint32_t i = 0; i < window[1]; i++) call(&replay, window[0] + i);
+    CALL(cuCtxSynchronize, (void));
+    if (write(control, &zero, sizeof zero) != sizeof zero) return 0;
+  }
+  return 0;
+}

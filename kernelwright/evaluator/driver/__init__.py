@@ -1,0 +1,1 @@
+"""CUDA's driver, and our own kernels for it."""

@@ -1,0 +1,162 @@
+"""Clock R on a stand-in for the driver: recorded plans replayed by a C process, judged by the keeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelwright.evaluator.device.keeper_client import Keeper, Placed
+from kernelwright.evaluator.device.queue import Queue, QueueLibrary, fresh_keys
+from kernelwright.evaluator.device.replay import (
+    CannotReplay,
+    Replay,
+    ReplayMemory,
+    Rooms,
+    parse_plan,
+    replayer_program,
+)
+from kernelwright.evaluator.wire.claims import WorkerFailed
+
+HERE = Path(__file__).parent.parent / "stand_in"
+COUNT, SLOTS, SLOT_BYTES, STRIDE = 1000, 8, 4096, 4096
+ARENA = 0x7A0000000000  # where the worker is said to have had its memory
+ARENA_BYTES = 4 << 20
+OUTPUT = ARENA + (1 << 20)
+
+
+@pytest.fixture(scope="module")
+def machine(rehearsed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replay")
+    return rehearsed, QueueLibrary(folder), replayer_program(folder)
+
+
+def launch(x=ARENA, y=OUTPUT, count=COUNT, **more):
+    parameters = struct.pack("<QQI", x, y, count).hex()
+    step = {"kind": "launch", "image": 0, "name": "affine", "grid": [2, 1, 1], "block": [1, 1, 1], "shared": 0}
+    return {**step, "parameters": parameters, **more}
+
+
+def claim(*steps, at=OUTPUT):
+    return {"steps": list(steps), "place": ARENA, "outputs": [{"at": at, "size": 4 * COUNT}]}
+
+
+class Confirmation:
+    """One replay with its queue and memory."""
+
+    def __init__(self, machine, plan, arena_size=ARENA_BYTES):
+        (library, images, affine), queue_library, program = machine
+        with contextlib.ExitStack() as ending:
+            self.keeper = Keeper(library, images=images)
+            ending.callback(self.keeper.close)
+            self.queue = Queue(queue_library, "replay")
+            ending.callback(self.queue.close)
+            shared = [self.keeper.share(size) for size in (arena_size, SLOT_BYTES * SLOTS, STRIDE * SLOTS)]
+            for _, fd in shared:
+                ending.callback(os.close, fd)
+            (self.arena, arena_fd), (self.sealed, sealed_fd), (self.opened, opened_fd) = shared
+            self.replay = Replay(
+                program,
+                library,
+                parse_plan(plan, 1, range(ARENA, ARENA + arena_size)),
+                door=images[0],
+                images=[affine],
+                pages=self.queue.fds(),
+                arena=ReplayMemory(arena_fd, self.arena.size, ARENA),
+                sealed=ReplayMemory(sealed_fd, self.sealed.size),
+                opened=ReplayMemory(opened_fd, self.opened.size),
+                slot_bytes=SLOT_BYTES,
+                rooms=Rooms([0], [STRIDE], STRIDE),
+            )
+            ending.callback(self.replay.end)
+            self._ending = ending.pop_all()
+        self.plain = self.keeper.allocate(SLOT_BYTES * SLOTS)
+        self.values = np.random.default_rng().standard_normal((SLOTS, SLOT_BYTES // 4)).astype(np.float32)
+        self.keeper.put(self.plain, self.values)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self._ending.close()
+
+    def window(self, timeout_s=10.0):
+        """One window over all slots, every call opened: how many numbers of each output are wrong."""
+        keys, slots = fresh_keys(SLOTS), np.random.default_rng().permutation(SLOTS)
+        rows = zip(slots, keys, strict=True)
+        sealings = [(self.plain, int(s) * SLOT_BYTES, self.sealed, int(s) * SLOT_BYTES, int(k)) for s, k in rows]
+        self.keeper.seal(sealings, SLOT_BYTES)
+        self.replay.enqueue(self.queue.first_call(), SLOTS)
+        opened = {call: call for call in range(SLOTS)}
+        window = self.queue.window(slots, keys, opened, check_alive=self.replay.check_alive, call_timeout_s=timeout_s)
+        self.replay.finish()
+        wrong = []
+        for call, place in window.places.items():
+            where = (self.opened, place * STRIDE, 4 * COUNT)
+            assert self.keeper.digest([where], int(window.keys[call])) == int(window.sums[call])
+            want = 2.0 * self.values[slots[call], :COUNT] + 1.0
+            memory = self.keeper.allocate(want.nbytes)
+            self.keeper.put(memory, want)
+            given = [Placed(m, at, "float32", (COUNT,), (1,)) for m, at in ((self.opened, place * STRIDE), (memory, 0))]
+            wrong.append(self.keeper.difference(*given).different)
+        return window, wrong
+
+
+def test_a_plan_is_replayed_and_its_outputs_are_right(machine):
+    with Confirmation(machine, claim(launch())) as one:
+        for _ in range(2):
+            window, wrong = one.window()
+            assert wrong == [0] * SLOTS
+            assert window.together
+            assert np.all(window.durations_ns > 0)
+
+
+def test_copies_and_fills_are_replayed(machine):
+    middle = ARENA + (2 << 20)
+    steps = [
+        {"kind": "fill", "at": OUTPUT, "size": 4 * COUNT, "value": 255},
+        launch(y=middle),
+        {"kind": "copy", "at": OUTPUT, "source": middle, "size": 4 * COUNT},
+    ]
+    with Confirmation(machine, claim(*steps)) as one:
+        assert one.window()[1] == [0] * SLOTS
+
+
+@pytest.mark.parametrize("steps", [[], [launch(count=COUNT // 2)], [launch(x=OUTPUT)]])
+def test_a_false_plan_only_times_itself(machine, steps):
+    with Confirmation(machine, claim(*steps)) as one:
+        assert min(one.window()[1]) >= COUNT // 2 - 1
+
+
+def test_a_plan_that_faults_is_told(machine):
+    with Confirmation(machine, claim(launch(y=64))) as one, pytest.raises(WorkerFailed, match="CUDA error 700"):
+        one.window()
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (claim(launch(image=1)), "not built here"),
+        (claim(launch(grid=[0, 1, 1])), "empty grid"),
+        (claim(launch(block=[2048, 1, 1])), "no block"),
+        (claim(launch(), at=ARENA + ARENA_BYTES - 8), "not its own"),
+        (claim({"kind": "copy", "at": OUTPUT, "source": ARENA - 8, "size": 8}), "not its own"),
+        (claim({"kind": "fill", "at": OUTPUT, "size": ARENA_BYTES, "value": 0}), "not its own"),
+        (claim(launch(parameters="zz")), "malformed"),
+        (claim(launch(name="a b")), "malformed"),
+        ({"steps": []}, "malformed"),
+        (None, "malformed"),
+    ],
+)
+def test_a_plan_that_reaches_too_far_is_refused(plan, said):
+    with pytest.raises(CannotReplay, match=said):
+        parse_plan(plan, 1, range(ARENA, ARENA + ARENA_BYTES))
+
+
+def test_a_kernel_that_is_not_in_its_product_cannot_be_replayed(machine):
+    with pytest.raises(CannotReplay, match="cuModuleGetFunction"):
+        Confirmation(machine, claim(launch(name="missing")))

@@ -1,0 +1,57 @@
+"""A stand-in for CUDA's driver on host memory: what needs a GPU's protocol, and not its speed, runs on it.
+
+It replaces the driver, and none of our own code: see ``cuda.cpp``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kernelwright.evaluator.driver import kernels
+
+__all__ = ["StandIn", "build", "host_module", "stand_in"]
+
+_HERE = Path(__file__).parent
+
+
+class StandIn(NamedTuple):
+    """The driver, the images of our modules in the order of ``kernels.MODULES``, and that of ``affine.cu``."""
+
+    library: str
+    images: list[bytes]
+    affine: bytes
+
+
+def stand_in(cache_dir: Path) -> StandIn:
+    """Everything that rehearsals need, built once for each content."""
+    images = [host_module(kernels.FOLDER / f"{name}.cu", cache_dir) for name in kernels.MODULES]
+    return StandIn(str(build(cache_dir)), images, host_module(_HERE / "affine.cu", cache_dir))
+
+
+def build(cache_dir: Path) -> Path:
+    """The path of the stand-in, built once for each content."""
+    flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-pthread", "-fnon-call-exceptions", "-Wl,-soname,libcuda.so.1"]
+    return _built(_HERE / "cuda.cpp", cache_dir, flags, "libcuda.so.1")
+
+
+def host_module(source: Path, cache_dir: Path, flags: Sequence[str] = ()) -> bytes:
+    """An image of a ``.cu`` file for the stand-in's ``cuModuleLoadData``: the file as C++ of this machine."""
+    whole = ["-std=c++17", "-O2", "-shared", "-fPIC", "-w", "-DKW_HOST", f"-I{_HERE}", *flags]
+    return _built(source, cache_dir, whole, f"{source.stem}.so").read_bytes()
+
+
+def _built(source: Path, cache_dir: Path, flags: Sequence[str], name: str) -> Path:
+    texts = [source, *sorted(source.parent.glob("*.cuh")), _HERE / "kw_host.h"]
+    content = hashlib.sha256(b"".join(path.read_bytes() for path in texts) + " ".join(flags).encode()).hexdigest()
+    path = cache_dir / content[:16] / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = path.with_name(f".{name}.{os.getpid()}")
+        subprocess.run(["g++", *flags, "-x", "c++", "-o", str(made), str(source), "-ldl"], check=True)
+        made.replace(path)
+    return path
