@@ -145,7 +145,7 @@ def test_integers_bits_rows_and_ends(keeper):
     rows = drawn(wire.Fill.ROWS_OF_TABLE, np.float32, row=64, table=table.number).reshape(-1, 64)
     assert np.all(rows == rows[:, :1])
     assert len(np.unique(rows[:, 0])) > 50
-    ends = drawn(wire.Fill.ENDS, np.float32, row=64, ends=(-8.0, -2.0, 8.0, 2.0)).reshape(-1, 64)
+    ends = drawn(wire.Fill.ENDS, np.float32, row=64, high=count, ends=(-8.0, -2.0, 8.0, 2.0)).reshape(-1, 64)
     assert set(np.sign(ends[:, 0])) == {-1.0, 1.0}
     assert np.all(np.sign(ends) == np.sign(ends[:, :1]))
     assert np.all((np.abs(ends) >= 2.0) & (np.abs(ends) <= 8.0))

@@ -36,7 +36,7 @@ _LARGE = 30.0
 ASSUMED_REACH = 1e6  # bound that is assumed if a domain has none
 _NOT_WIDE = 5.0  # normal data reaches closer bounds anyway
 _PIECE_OF_A_VECTOR = 16
-_INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
+INTEGER_DTYPES: dict[str, type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]] = {
     "int64": np.int64,
     "int32": np.int32,
     "int16": np.int16,
@@ -92,7 +92,7 @@ def make(name: str, shape: Sequence[int], dtype: str, domain: InputDomain, rng: 
         raise UsageError(f"no distribution {name!r}", hint=f"use one of {', '.join(_MAKERS)}")
     if dtype == "bool":
         return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
-    if dtype in _INTEGER_DTYPES:
+    if dtype in INTEGER_DTYPES:
         return _integers(name, tuple(shape), dtype, domain, rng)
     if dtype not in _FLOAT_DTYPES:
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
@@ -119,9 +119,9 @@ def integer_dtype(dtype: str) -> type[np.signedinteger[Any]] | type[np.unsignedi
     Raises:
         UsageError: not an integer dtype.
     """
-    if dtype not in _INTEGER_DTYPES:
+    if dtype not in INTEGER_DTYPES:
         raise UsageError(f"inputs of dtype {dtype!r} cannot be drawn", hint="declare the input's fill as 'structured'")
-    return _INTEGER_DTYPES[dtype]
+    return INTEGER_DTYPES[dtype]
 
 
 def has_probe_format(name: str, domain: InputDomain) -> bool:
@@ -201,6 +201,30 @@ def _reach(domain: InputDomain, low: float, high: float) -> tuple[float, float]:
         low if math.isfinite(domain.low) else max(low, -far),
         high if math.isfinite(domain.high) else min(high, far),
     )
+
+
+def ends_of(domain: InputDomain) -> tuple[float, float, float, float]:
+    """Where the numbers of ``end_rows`` and ``end_columns`` of float32 begin and end: the lower ones, the upper ones.
+
+    Where the domain has one end only, both halves are the same.
+    """
+    low, high = _reach(domain, max(domain.low, -_LARGEST["float32"]), min(domain.high, _LARGEST["float32"]))
+    below, above = (low, min(high, low / 4.0)), (high, max(low, high / 4.0))
+    return (*(below if low < 0.0 else above), *(above if high > 0.0 else below))
+
+
+def integer_bounds(dtype: str, domain: InputDomain) -> tuple[int, int]:
+    """The least and the largest integer of a domain, both included.
+
+    Raises:
+        UsageError: it has no finite bounds.
+    """
+    if not (math.isfinite(domain.low) and math.isfinite(domain.high)):
+        raise UsageError(
+            "integer inputs need finite bounds", hint="declare low and high (inclusive) in PROBLEM['inputs']"
+        )
+    limits = np.iinfo(INTEGER_DTYPES[dtype])
+    return max(math.ceil(domain.low), int(limits.min)), min(math.floor(domain.high), int(limits.max))
 
 
 def _end_rows(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> FloatArray:
@@ -292,13 +316,8 @@ def _shrink(name: str, dtype: str) -> float:
 
 def _integers(name: str, shape: tuple[int, ...], dtype: str, domain: InputDomain, rng: np.random.Generator) -> Array:
     """Integers of the domain: any of them; one for each row; or the two bounds, which make accumulators overflow."""
-    if not (math.isfinite(domain.low) and math.isfinite(domain.high)):
-        raise UsageError(
-            "integer inputs need finite bounds", hint="declare low and high (inclusive) in PROBLEM['inputs']"
-        )
-    kind = _INTEGER_DTYPES[dtype]
-    limits = np.iinfo(kind)
-    low, high = max(math.ceil(domain.low), int(limits.min)), min(math.floor(domain.high), int(limits.max))
+    kind = INTEGER_DTYPES[dtype]
+    low, high = integer_bounds(dtype, domain)
     if name == "binary":
         return np.where(rng.random(shape) < 0.5, kind(low), kind(high))
     if name == "constant_rows":

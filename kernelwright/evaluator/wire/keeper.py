@@ -32,7 +32,8 @@ class Piece(NamedTuple):
 
     memory, offset: where it lies. elements, item: their number, and bytes of one. table, table_at: memory and offset of
     a table of quantiles, 0 if ``kind`` needs none. key: secret, of this piece alone. row: elements of a row. low, high:
-    bounds of integers, both included, or two bit patterns. ends: where the lower and the upper numbers begin and end.
+    bounds of integers, both included, or two bit patterns. ends: where the lower and the upper numbers begin and end;
+    they take turns by row, beginning anew after ``high`` rows.
     """
 
     memory: int

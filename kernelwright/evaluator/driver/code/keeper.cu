@@ -13,7 +13,7 @@ struct Piece {
   u64 key;     // of this piece alone
   u32 kind, item;  // bytes of an element
   u64 row;     // elements of a row: ROWS_OF_TABLE, ENDS
-  i64 low, high;   // UNIFORM_INTEGERS: both included; EITHER: two bit patterns
+  i64 low, high;   // UNIFORM_INTEGERS: both included; EITHER: two bit patterns; ENDS: `high` rows, then again
   double ends[4];  // ENDS: where the lower and the upper numbers begin and end
 };
 
@@ -47,7 +47,7 @@ __device__ inline u64 random_element(const Piece& piece, i64 i, u32 bits) {
       return ((const u32*)piece.table)[drawn.x >> 20];
     }
     case ENDS: {
-      const bool above = (i / (i64)piece.row + (i64)(piece.key & 1)) & 1;
+      const bool above = (i / (i64)piece.row % piece.high + (i64)(piece.key & 1)) & 1;
       const double start = piece.ends[above ? 2 : 0], end = piece.ends[above ? 3 : 1];
       return __float_as_uint((float)(start + (end - start) * (bits * 0x1p-32)));
     }
