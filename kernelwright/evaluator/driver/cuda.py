@@ -234,12 +234,14 @@ class Driver:
         return target.raw
 
     def copy(self, to: int, source: int, size: int) -> None:
-        """Copy within the device."""
+        """Copy within the device, and wait for it."""
         self.call("cuMemcpyDtoD_v2", c_uint64(to), c_uint64(source), c_size_t(size))
+        self.synchronize(0)
 
     def clear(self, address: int, size: int, byte: int = 0) -> None:
-        """Set bytes of device memory."""
+        """Set bytes of device memory, and wait for it: another process may write there next."""
         self.call("cuMemsetD8_v2", c_uint64(address), ctypes.c_ubyte(byte), c_size_t(size))
+        self.synchronize(0)
 
     # ------------------------------------------------------------------------------------------ code
 
