@@ -227,6 +227,25 @@ def test_outputs_of_any_layout_are_read_as_they_lie(keeper):
         keeper.errors(output._replace(offset=256), expected(keeper, exact, exact, np.full(exact.shape, 1e-6)))
 
 
+def test_a_layout_that_reaches_before_its_memory_is_refused(keeper):
+    values = RNG.standard_normal(64).astype(np.float32)
+    truth = expected(keeper, values, values.astype(float), np.full(64, 1e-6))
+    with pytest.raises(KeeperError, match="must not be negative"):
+        keeper.errors(placed(keeper, values, stride=(-1,)), truth)
+    with pytest.raises(KeeperError, match="do not lie in"):
+        keeper.errors(placed(keeper, values, stride=(1 << 62,)), truth)
+
+
+def test_an_error_of_nothing_in_units_of_nothing_harms_nobody(keeper):
+    values = np.zeros(64, dtype=np.float32)
+    sums, _ = keeper.errors(placed(keeper, values), expected(keeper, values, values.astype(float), np.zeros(64)))
+    assert (sums.largest, sums.q99) == (0.0, 0.0)
+    wrong = np.ones(64, dtype=np.float32)
+    sums, _ = keeper.errors(placed(keeper, wrong), expected(keeper, values, values.astype(float), np.zeros(64)))
+    assert sums.largest == 1e300
+    assert not budget.judge_sums(sums, []).passed
+
+
 def test_bfloat16_is_read_as_torch_writes_it(keeper):
     values = RNG.standard_normal(256).astype(np.float32)
     bits = (values.view(np.uint32) >> 16).astype(np.uint16)

@@ -30,6 +30,7 @@ _PATIENCE_S = 24 * 3600.0
 _SCRATCH_BYTES = 1 << 20
 _BUCKETS = 1 << 16  # of |e| / s, by the upper bits of its float32 pattern
 _BUCKET_SHIFT = 15
+_BEYOND_ALL = 1e300  # stands for infinity, which a message lacks
 
 
 class _Piece(ctypes.Structure):
@@ -156,7 +157,8 @@ class Keeper:
             to = self._address(memory, offset, count * item)
             entries = self._address(table, table_at, 4 * wire.TABLE_ENTRIES) if table else 0
             most = max(most, count)
-            rows.append((to, count, entries, key, kind, item, max(row, 1), low, high, tuple(ends)))
+            cycle = max(high, 1) if kind == wire.Fill.ENDS else high
+            rows.append((to, count, entries, key, kind, item, max(row, 1), low, cycle, tuple(ends)))
         for first in range(0, len(rows), _SCRATCH_BYTES // ctypes.sizeof(_Piece)):
             group = rows[first : first + _SCRATCH_BYTES // ctypes.sizeof(_Piece)]
             self._driver.put(self._scratch, packed(_Piece, group))
@@ -212,8 +214,8 @@ class Keeper:
         deciding = sums.scales**2 / sums.fourth if peaks and sums.fourth else float(sums.judged)
         return {
             "norm": (sums.errors / sums.scales) ** 0.5 if sums.scales else 0.0,
-            "q99": _quantile(buckets, 0.99),
-            "largest": _double(sums.largest),
+            "q99": min(_quantile(buckets, 0.99), _BEYOND_ALL),
+            "largest": min(_double(sums.largest), _BEYOND_ALL),
             "elements": sums.judged,
             "deciding": deciding,
             "unlike": bool(sums.unlike),
@@ -268,6 +270,8 @@ class Keeper:
 
     def _view(self, given: dict[str, Any]) -> _View:
         """A tensor: memory, offset, dtype, shape and stride (the referee has compared them with what is expected)."""
+        if min([*given["shape"], *given["stride"]], default=0) < 0:
+            raise ValueError("sizes and strides must not be negative")
         shape, stride = wire.merged(given["shape"], given["stride"])
         item = wire.ITEM_BYTES[given["dtype"]]
         span = (1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))) * item if all(shape) else 0
@@ -321,7 +325,7 @@ def _quantile(buckets: np.ndarray, share: float) -> float:
     if total == 0:
         return 0.0
     bucket = int(np.searchsorted(np.cumsum(buckets), int(share * (total - 1)) + 1))
-    return float(np.uint32((bucket + 1 << _BUCKET_SHIFT) - 1).view(np.float32))
+    return 0.0 if bucket == 0 else float(np.uint32((bucket + 1 << _BUCKET_SHIFT) - 1).view(np.float32))
 
 
 def main(sock: socket.socket) -> None:

@@ -182,14 +182,14 @@ extern "C" __global__ void kw_errors(View output, Truth truth, u64 count, ErrorS
     if (same) continue;
     if (!is_finite(value) || (!is_finite(exact) && !is_finite(low))) unlike++;
     if (!is_finite(exact) || !is_finite(value)) continue;
-    const double error = fabs(value - exact), ratio = error / scale;
+    const double error = fabs(value - exact), ratio = error == 0 ? 0 : error / scale;
     judged++;
     errors += (error / truth.unit) * (error / truth.unit);
     const double square = (scale / truth.unit) * (scale / truth.unit);
     scales += square;
     fourth += square * square;
     largest = fmax(largest, ratio);
-    atomicAdd(&buckets[__float_as_uint((float)ratio) >> 15], 1u);
+    atomicAdd(&buckets[__float_as_uint((float)ratio) >> 15 & 0xffffu], 1u);
   }
   const double parts[5] = {errors, scales, fourth, noise_errors, noise_scales};
   const u64 counts[3] = {judged, unlike, not_close};
