@@ -22,7 +22,7 @@ import numpy as np
 from kernelwright.evaluator.driver import kernels
 from kernelwright.evaluator.driver.cuda import Attribute, DeviceMapping, Driver, DriverError, packed
 from kernelwright.evaluator.wire import keeper as wire
-from kernelwright.sandbox.messages import PeerClosed, recv_message, send_message
+from kernelwright.sandbox.messages import PeerClosed, ProtocolError, recv_message, send_message
 
 __all__ = ["main"]
 
@@ -213,14 +213,14 @@ class Keeper:
         buckets = np.frombuffer(self._driver.get(self._buckets, 4 * _BUCKETS), dtype=np.uint32)
         deciding = sums.scales**2 / sums.fourth if peaks and sums.fourth else float(sums.judged)
         return {
-            "norm": (sums.errors / sums.scales) ** 0.5 if sums.scales else 0.0,
-            "q99": min(_quantile(buckets, 0.99), _BEYOND_ALL),
-            "largest": min(_double(sums.largest), _BEYOND_ALL),
+            "norm": _root_of_ratio(sums.errors, sums.scales),
+            "q99": _told(_quantile(buckets, 0.99)),
+            "largest": _told(_double(sums.largest)),
             "elements": sums.judged,
             "deciding": deciding,
             "unlike": bool(sums.unlike),
             "allclose": not sums.not_close,
-            "noise": (sums.noise_errors / sums.noise_scales) ** 0.5 if sums.noise_scales else 0.0,
+            "noise": _root_of_ratio(sums.noise_errors, sums.noise_scales),
         }
 
     def do_response(
@@ -248,7 +248,7 @@ class Keeper:
         """How far two outputs are apart: norm and maximum of the difference, elements unlike and not equal."""
         sums = self._difference_of(ours, theirs, count)
         told = {"unlike": sums.unlike, "different": sums.different}
-        return {"norm": sums.squares**0.5, "largest": _double(sums.largest), **told}
+        return {"norm": _told(sums.squares**0.5), "largest": _told(_double(sums.largest)), **told}
 
     # ------------------------------------------------------------------------------------------ helpers
 
@@ -319,6 +319,16 @@ def _double(bits: int) -> float:
     return float(np.uint64(bits).view(np.float64))
 
 
+def _told(value: float) -> float:
+    """A number that a message can hold; NaN counts as infinite."""
+    return value if value <= _BEYOND_ALL else _BEYOND_ALL
+
+
+def _root_of_ratio(errors: float, scales: float) -> float:
+    """The norm of errors over that of scales; 0 if no element has an error."""
+    return 0.0 if errors == 0.0 else _told((errors / scales) ** 0.5 if scales else _BEYOND_ALL)
+
+
 def _quantile(buckets: np.ndarray, share: float) -> float:
     """The upper end of the bucket that holds the element of a rank; off by at most 0.4%, and never too small."""
     total = int(buckets.sum())
@@ -350,7 +360,7 @@ def main(sock: socket.socket) -> None:
             send_message(sock, {"ok": True, **reply}, fds=sent)
             for fd in sent:
                 os.close(fd)
-        except (DriverError, KeyError, ValueError) as error:
+        except (DriverError, KeyError, ProtocolError, ValueError) as error:
             traceback.print_exc()
             send_message(sock, {"ok": False, "message": str(error), "code": getattr(error, "code", 0)})
         for fd in fds:
