@@ -8,7 +8,7 @@ and does not import torch.
 from __future__ import annotations
 
 from kernelwright.inline._cpp import cpp
-from kernelwright.inline._cuda import CudaKernel, cuda, make_idle
+from kernelwright.inline._cuda import CudaKernel, Launched, cuda, make_idle, record_launches
 from kernelwright.inline._declarations import Parameter, Signature, parse_signatures
 from kernelwright.inline._knobs import apply_knobs, declared_knobs, knob_settings
 from kernelwright.inline._library import ArgumentError, Library
@@ -25,6 +25,7 @@ __all__ = [
     "BuildRequest",
     "CudaKernel",
     "EmulationError",
+    "Launched",
     "Library",
     "Parameter",
     "Signature",
@@ -41,6 +42,7 @@ __all__ = [
     "parse_signatures",
     "patch_load_inline",
     "record_calls",
+    "record_launches",
     "set_product_provider",
     "torch_version",
 ]

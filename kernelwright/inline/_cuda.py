@@ -6,9 +6,10 @@ emulator runs the threads on this CPU; only the referee builds it, to check resu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kernelwright.inline._declarations import Signature, parse_kernel
 from kernelwright.inline._library import SCALARS, ArgumentError, convert, dtypes_of
@@ -18,10 +19,43 @@ from kernelwright.inline.options import cuda_flags
 from kernelwright.inline.requests import BuildRequest, build, only_builds
 from kernelwright.inline.toolchain import BuildError, define_flags
 
-__all__ = ["CudaKernel", "cuda", "make_idle"]
+__all__ = ["CudaKernel", "Launched", "cuda", "make_idle", "record_launches"]
 
 Launch = Callable[[Sequence[int], int, Sequence[Any], Sequence[tuple[str, Any]]], None]
 Shape = int | tuple[int, ...]
+
+
+class Launched(NamedTuple):
+    """One launch: the path of the build product and the kernel's name, blocks and threads, bytes of dynamic shared
+    memory, and the parameters as they lie in memory."""
+
+    product: str
+    name: str
+    shape: tuple[int, ...]
+    shared: int
+    parameters: bytes
+
+
+_recordings: list[list[Launched]] = []
+
+
+@contextlib.contextmanager
+def record_launches() -> Iterator[list[Launched]]:
+    """While active, all launches of kernels of :func:`cuda` are added to the list, and still run."""
+    made: list[Launched] = []
+    _recordings.append(made)
+    try:
+        yield made
+    finally:
+        _recordings.remove(made)
+
+
+def laid_out(values: Sequence[Any]) -> bytes:
+    """ctypes values as the parameters of a kernel lie in memory: each at the next multiple of its alignment."""
+    whole = bytearray()
+    for value in values:
+        whole += bytes(-len(whole) % ctypes.alignment(value)) + bytes(value)
+    return bytes(whole)
 
 
 def cuda(
@@ -49,9 +83,8 @@ def cuda(
     signature = parse_kernel(source, name, {macro: body if eq else "1" for macro, eq, body in pairs})
     if only_builds():
         return CudaKernel(name, signature, _not_loaded)
-    if is_emulated(path):
-        return CudaKernel(name, signature, emulated_kernel(path))
-    return CudaKernel(name, signature, driver_kernel(path, name))
+    launch = emulated_kernel(path) if is_emulated(path) else driver_kernel(path, name)
+    return CudaKernel(name, signature, launch, path)
 
 
 def _not_loaded(*launch: Any) -> None:
@@ -67,8 +100,10 @@ def make_idle() -> None:
 class CudaKernel:
     """One kernel, called as ``kernel[grid, block](...)`` or ``kernel[grid, block, shared_bytes](...)``."""
 
-    def __init__(self, name: str, signature: Signature | None, launch: Launch) -> None:
+    def __init__(self, name: str, signature: Signature | None, launch: Launch, product: str = "") -> None:
+        """``product``: the path of the build product that ``launch`` runs the kernel of."""
         self.name = name
+        self._product = product
         self._signature = signature
         self._launch = launch
         self._dtypes = None if signature is None else [dtypes_of(p) if p.pointer else () for p in signature.parameters]
@@ -83,7 +118,10 @@ class CudaKernel:
             raise ArgumentError(f"{self.name}: {shared} bytes of shared memory")
 
         def call(*arguments: Any) -> None:
-            self._launch(sizes, shared, self._packed(arguments), self._tensors(arguments))
+            packed = self._packed(arguments)
+            for recording in _recordings:
+                recording.append(Launched(self._product, self.name, tuple(sizes), shared, laid_out(packed)))
+            self._launch(sizes, shared, packed, self._tensors(arguments))
 
         return call
 

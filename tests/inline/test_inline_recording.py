@@ -8,7 +8,15 @@ import json
 import pytest
 import torch
 
-from kernelwright.inline import BuildRequest, cpp, parse_signatures, record_calls
+from kernelwright.inline import (
+    ArgumentError,
+    BuildRequest,
+    CudaKernel,
+    cpp,
+    parse_signatures,
+    record_calls,
+    record_launches,
+)
 
 SOURCE = r"""
 #include <cstdint>
@@ -172,3 +180,39 @@ def test_const_says_what_a_pointer_may_only_read(declared, const):
 def test_constness_makes_no_second_declaration():
     source = 'extern "C" void f(float* const x); extern "C" void f(float* x) {}'
     assert parse_signatures(source)["f"] is not None
+
+
+# ------------------------------------------------------------------------------------------------------- launches
+
+
+class Pair(ctypes.Structure):
+    _fields_ = [("first", ctypes.c_int8), ("second", ctypes.c_double)]
+
+
+def test_launches_are_recorded_as_their_parameters_lie_in_memory():
+    """The layout is C's: the same values as members of one structure lie alike."""
+    ran = []
+    kernel = CudaKernel("scale", None, lambda *launch: ran.append(launch), "/product")
+    values = [ctypes.c_int32(7), ctypes.c_void_p(1 << 40), ctypes.c_int8(-1), Pair(3, 2.5), ctypes.c_float(0.5)]
+
+    class Whole(ctypes.Structure):
+        _fields_ = [(f"v{i}", type(value)) for i, value in enumerate(values)]
+
+    with record_launches() as launches:
+        kernel[(4, 2), 128, 1024](*values)
+        kernel[1, 1]()
+    kernel[1, 1]()
+    assert len(ran) == 3
+    first, second = launches
+    assert (first.product, first.name, first.shape, first.shared) == ("/product", "scale", (4, 2, 1, 128, 1, 1), 1024)
+    assert Whole.from_buffer_copy(first.parameters.ljust(ctypes.sizeof(Whole), b"\0")).v3.second == 2.5
+    whole = Whole.from_buffer_copy(first.parameters.ljust(ctypes.sizeof(Whole), b"\0"))
+    assert (whole.v0, whole.v1, whole.v2, whole.v3.first, whole.v4) == (7, 1 << 40, -1, 3, 0.5)
+    assert second.parameters == b""
+
+
+def test_a_launch_that_is_not_allowed_is_not_recorded():
+    kernel = CudaKernel("scale", None, lambda *launch: None, "/product")
+    with record_launches() as launches, pytest.raises(ArgumentError, match="pass a tensor or a number"):
+        kernel[1, 1](object())
+    assert launches == []
