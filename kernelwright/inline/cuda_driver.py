@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelwright.inline.toolchain import BuildError
 
-__all__ = ["driver_kernel", "idle_on_device", "kernel_symbols", "reset_persisting_cache"]
+__all__ = ["driver_kernel", "idle_on_device", "kernel_symbol", "kernel_symbols", "reset_persisting_cache"]
 
 _DEFAULT_SHARED_BYTES = 48 << 10
 _idle = False
@@ -42,7 +42,7 @@ def driver_kernel(
     driver = _driver()
     with open(path, "rb") as file:
         image = file.read()
-    symbol = _symbol(image, name)
+    symbol = kernel_symbol(image, name)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     torch.zeros(1, device="cuda")  # makes the device's context current in this thread
     _check(driver, driver.cuModuleLoadData(ctypes.byref(module), image), f"loading {name}")
@@ -73,8 +73,12 @@ def kernel_symbols(image: bytes) -> list[str]:
     return sorted({match.decode() for match in re.findall(rb"\0\.text\.([A-Za-z_$][\w$.]*)(?=\0)", image)})
 
 
-def _symbol(image: bytes, name: str) -> str:
-    """The symbol of a kernel: its C++ name if it has C linkage, else the mangled name that contains the C++ name."""
+def kernel_symbol(image: bytes, name: str) -> str:
+    """The symbol of a kernel: its C++ name if it has C linkage, else the mangled name that contains the C++ name.
+
+    Raises:
+        BuildError: the image has no such kernel, or several.
+    """
     symbols = kernel_symbols(image)
     if name in symbols:
         return name

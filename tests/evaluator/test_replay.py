@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from kernelwright import inline
 from kernelwright.evaluator.device.keeper_client import Keeper, Placed
 from kernelwright.evaluator.device.queue import Queue, QueueLibrary, fresh_keys
 from kernelwright.evaluator.device.replay import (
@@ -21,6 +24,7 @@ from kernelwright.evaluator.device.replay import (
     replayer_program,
 )
 from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.evaluator.worker.plan import recorded_plan
 
 HERE = Path(__file__).parent.parent / "stand_in"
 COUNT, SLOTS, SLOT_BYTES, STRIDE = 1000, 8, 4096, 4096
@@ -62,7 +66,7 @@ class Confirmation:
             self.replay = Replay(
                 program,
                 library,
-                parse_plan(plan, 1, range(ARENA, ARENA + arena_size)),
+                parse_plan(plan, [affine], range(ARENA, ARENA + arena_size), lambda image, name: name),
                 door=images[0],
                 images=[affine],
                 pages=self.queue.fds(),
@@ -147,14 +151,45 @@ def test_a_plan_that_faults_is_told(machine):
         (claim({"kind": "copy", "at": OUTPUT, "source": ARENA - 8, "size": 8}), "not its own"),
         (claim({"kind": "fill", "at": OUTPUT, "size": ARENA_BYTES, "value": 0}), "not its own"),
         (claim(launch(parameters="zz")), "malformed"),
-        (claim(launch(name="a b")), "malformed"),
+        (claim(launch(name="a;b")), "malformed"),
+        (claim(launch()) | {"others": ["aten.mm"]}, "torch computes in its calls: aten.mm"),
         ({"steps": []}, "malformed"),
         (None, "malformed"),
     ],
 )
 def test_a_plan_that_reaches_too_far_is_refused(plan, said):
     with pytest.raises(CannotReplay, match=said):
-        parse_plan(plan, 1, range(ARENA, ARENA + ARENA_BYTES))
+        parse_plan(plan, [b""], range(ARENA, ARENA + ARENA_BYTES), lambda image, name: name)
+
+
+def test_a_kernel_is_found_by_its_symbol():
+    image = b"\0.text._Z5scalePf\0.text.affine\0"
+    arena = range(ARENA, ARENA + ARENA_BYTES)
+    for name, symbol in (("affine", "affine"), ("scale", "_Z5scalePf")):
+        assert parse_plan(claim(launch(name=name)), [image], arena).steps[0].name == symbol
+    with pytest.raises(CannotReplay, match="no kernel 'missing'"):
+        parse_plan(claim(launch(name="missing")), [image], arena)
+
+
+def test_what_a_call_launches_and_what_torch_does_besides_is_recorded():
+    made = []
+    kernel = inline.CudaKernel("affine", None, lambda *launched: made.append(launched), "/product")
+    x = torch.zeros(8)
+
+    def call(work):
+        y = torch.empty_like(x).view(2, 4)
+        kernel[2, 1](ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), ctypes.c_uint32(8))
+        work(y)
+        return y
+
+    plan = recorded_plan(lambda: call(lambda y: None), 4096, ["/other", "/product"])
+    (step,) = plan["steps"]
+    assert (step["image"], step["name"], step["grid"], step["block"]) == (1, "affine", [2, 1, 1], [1, 1, 1])
+    assert struct.unpack("<QQI", bytes.fromhex(step["parameters"])) == (x.data_ptr(), plan["outputs"][0]["at"], 8)
+    assert (plan["outputs"][0]["size"], plan["place"], plan["others"]) == (32, 4096, [])
+    assert recorded_plan(lambda: call(lambda y: y.mul_(2.0).add_(1.0)), 0, [])["others"] == ["aten.mul_", "aten.add_"]
+    assert recorded_plan(lambda: call(lambda y: y.zero_()), 0, [])["others"] == ["aten.zero_"]
+    assert len(made) == 3
 
 
 def test_a_kernel_that_is_not_in_its_product_cannot_be_replayed(machine):

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,7 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelwright.evaluator.builds.native import build_program
 from kernelwright.evaluator.wire import queue as wire
-from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
+from kernelwright.evaluator.wire.claims import Failure, WorkerFailed, readable
+from kernelwright.inline import BuildError
+from kernelwright.inline.cuda_driver import kernel_symbol
 from kernelwright.sandbox import product_memfd
 
 __all__ = ["CannotReplay", "Plan", "Replay", "ReplayMemory", "Rooms", "parse_plan"]
@@ -52,7 +54,7 @@ class LaunchStep(_Strict):
 
     kind: Literal["launch"]
     image: Annotated[int, Field(ge=0, lt=64)]
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_$][\w$]*$", max_length=500)]
+    name: Annotated[str, Field(pattern=r"^[\w$<>:, -]+$", max_length=500)]
     grid: Annotated[list[_Word], Field(min_length=3, max_length=3)]
     block: Annotated[list[_Word], Field(min_length=3, max_length=3)]
     shared: Annotated[int, Field(ge=0, le=256 << 10)]
@@ -88,33 +90,42 @@ class PlanOutput(_Strict):
 
 
 class Plan(_Strict):
-    """One call as a worker recorded it: its steps in order, the address of its inputs, its outputs."""
+    """One call as a worker recorded it: its steps in order, the address of its inputs, its outputs.
+
+    others: operators of torch that ran besides, whose launches are not among the steps.
+    """
 
     steps: Annotated[list[Step], Field(max_length=_MOST_STEPS)]
     place: _Address
     outputs: Annotated[list[PlanOutput], Field(max_length=wire.MOST_OUTPUTS)]
+    others: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=8)] = []
 
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
-def parse_plan(claim: Any, images: int, arena: range) -> Plan:
-    """The plan out of a worker's claim.
+def parse_plan(
+    claim: Any, images: Sequence[bytes], arena: range, symbol_of: Callable[[bytes, str], str] = kernel_symbol
+) -> Plan:
+    """The plan out of a worker's claim, with kernels by their symbols.
 
     Args:
-        images: how many build products the worker was given. arena: the addresses of its memory.
+        images: the build products that the worker was given. arena: the addresses of its memory.
+        symbol_of: the symbol of a kernel in an image, by its name in C++.
 
     Raises:
-        CannotReplay: it is malformed, or reaches out of the arena.
+        CannotReplay: it is malformed, reaches out of the arena, or lacks what torch did besides.
     """
     try:
         plan = _PLAN.validate_python(claim)
     except ValidationError as error:
         raise CannotReplay(f"its plan is malformed: {error.errors()[0]['msg']}") from None
+    if plan.others:
+        raise CannotReplay(f"torch computes in its calls: {readable(', '.join(plan.others))}")
     spans = [(plan.place, 1), *((output.at, output.size) for output in plan.outputs)]
     for step in plan.steps:
         if isinstance(step, LaunchStep):
-            if step.image >= images:
+            if step.image >= len(images):
                 raise CannotReplay("it launches a kernel that was not built here")
             if not all(step.grid) or not 1 <= step.block[0] * step.block[1] * step.block[2] <= 1024:
                 raise CannotReplay("a launch has an empty grid, or no block that a GPU could run")
@@ -122,7 +133,16 @@ def parse_plan(claim: Any, images: int, arena: range) -> Plan:
             spans += [(step.at, step.size)] + ([(step.source, step.size)] if isinstance(step, CopyStep) else [])
     if any(at < arena.start or at + size > arena.stop for at, size in spans):
         raise CannotReplay("it works on memory that is not its own")
-    return plan
+    try:
+        named = [
+            step.model_copy(update={"name": symbol_of(images[step.image], step.name)})
+            if isinstance(step, LaunchStep)
+            else step
+            for step in plan.steps
+        ]
+    except BuildError as error:
+        raise CannotReplay(error.message) from None
+    return plan.model_copy(update={"steps": named})
 
 
 class ReplayMemory(NamedTuple):

@@ -1,0 +1,75 @@
+"""Records what one call of a candidate launches, so that a process of ours can repeat it; see ``device/replay.py``.
+
+The candidate lives in the same process, so the plan is a claim. A false one only times itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelwright import inline
+from kernelwright.evaluator.wire.calls import flatten_outputs
+
+_MAKE_MEMORY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+_MOST_NAMES = 8
+
+
+def recorded_plan(call: Callable[[], Any], place: int, products: Sequence[str]) -> dict[str, Any]:
+    """The plan of one call as a claim.
+
+    Args:
+        call: performs it. place: address of its inputs. products: paths of the build products, in their order.
+
+    Returns:
+        ``steps``, ``place`` and ``outputs`` as ``device.replay.Plan`` has them, and ``others``: the operators of torch
+        that ran besides. A plan with such operators lacks their work.
+    """
+    with _OtherWork() as others, inline.record_launches() as launches:
+        outputs = flatten_outputs(call())
+    steps = [_step(launched, products) for launched in launches]
+    spans = [{"at": output.data_ptr(), "size": _span(output)} for output in outputs]
+    return {"steps": steps, "place": place, "outputs": spans, "others": others.names[:_MOST_NAMES]}
+
+
+class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
+    """Names of the operators that do more than make memory or a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator imports torch._dynamo, one second, just to be skipped by it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func._schema.name).replace("::", ".")
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        if not is_view and name.rpartition(".")[2] not in _MAKE_MEMORY and name not in self.names:
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _step(launched: inline.Launched, products: Sequence[str]) -> dict[str, Any]:
+    image = products.index(launched.product) if launched.product in products else len(products)
+    return {
+        "kind": "launch",
+        "image": image,
+        "name": launched.name,
+        "grid": list(launched.shape[:3]),
+        "block": list(launched.shape[3:]),
+        "shared": launched.shared,
+        "parameters": launched.parameters.hex(),
+    }
+
+
+def _span(output: torch.Tensor) -> int:
+    """Bytes from an output's first element to the end of its last one."""
+    if output.numel() == 0:
+        return 0
+    last = sum((size - 1) * step for size, step in zip(output.shape, output.stride(), strict=True))
+    return int((last + 1) * output.element_size())
