@@ -19,10 +19,10 @@ from kernelwright.evaluator.device.replay import (
     CannotReplay,
     Replay,
     ReplayMemory,
-    Rooms,
     parse_plan,
     replayer_program,
 )
+from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.worker.plan import recorded_plan
 
@@ -74,7 +74,7 @@ class Confirmation:
                 sealed=ReplayMemory(sealed_fd, self.sealed.size),
                 opened=ReplayMemory(opened_fd, self.opened.size),
                 slot_bytes=SLOT_BYTES,
-                rooms=Rooms([0], [STRIDE], STRIDE),
+                rooms=wire.Rooms([0], [STRIDE], STRIDE),
             )
             ending.callback(self.replay.end)
             self._ending = ending.pop_all()

@@ -5,6 +5,7 @@ Run with one argument, a JSON object: library, way (see ``WAYS``), numbers, and 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -15,9 +16,11 @@ from ctypes import c_uint32, c_uint64
 from typing import Any
 
 from kernelwright.evaluator.driver.cuda import Driver, Launch
-from kernelwright.evaluator.worker.queue import Output, Queue, Rooms
+from kernelwright.evaluator.wire.queue import Rooms
+from kernelwright.evaluator.worker.queue import Output, Queue
 
 ONE = Launch((2, 1, 1), 1)
+_PR_SET_PDEATHSIG = 1
 
 
 class Candidate:
@@ -91,8 +94,11 @@ class Candidate:
 
 
 def main() -> None:
-    """Serve one window and end."""
+    """Serve one window and end, or end with the process that has started this one."""
     told: dict[str, Any] = json.loads(sys.argv[1])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != told["parent"]:
+        sys.exit("the process that started this one has ended")
     driver = Driver(told["library"])
     images = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in told["images"]]
     queue = Queue(driver, images[0], *told["pages"])

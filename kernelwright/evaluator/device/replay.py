@@ -23,7 +23,7 @@ from kernelwright.inline import BuildError
 from kernelwright.inline.cuda_driver import kernel_symbol
 from kernelwright.sandbox import product_memfd
 
-__all__ = ["CannotReplay", "Plan", "Replay", "ReplayMemory", "Rooms", "parse_plan"]
+__all__ = ["CannotReplay", "Plan", "Replay", "ReplayMemory", "parse_plan", "replayer_program"]
 
 _MAGIC = 0x4C50574B
 _HEADER = struct.Struct("<6IQ4i2I3Q")
@@ -35,7 +35,6 @@ _OUTPUT = struct.Struct("<4Q")
 _MOST_STEPS = 4096
 _MOST_PARAMETERS = 4096  # bytes, of one launch
 _READY_S = 30.0
-_ADDRESS_TAKEN, _TAKEN_EXIT = 10001, 3
 _Word = Annotated[int, Field(ge=0, lt=1 << 32)]
 _Address = Annotated[int, Field(ge=0, lt=1 << 57)]
 _Size = Annotated[int, Field(ge=0, lt=1 << 40)]
@@ -153,14 +152,6 @@ class ReplayMemory(NamedTuple):
     address: int | None = None
 
 
-class Rooms(NamedTuple):
-    """Where opened outputs go: places ``stride`` bytes apart; by output, offset in a place and bytes there."""
-
-    offsets: Sequence[int]
-    sizes: Sequence[int]
-    stride: int
-
-
 class Replay:
     """A running replayer. It serves a queue as the recorded worker did."""
 
@@ -177,7 +168,7 @@ class Replay:
         sealed: ReplayMemory,
         opened: ReplayMemory,
         slot_bytes: int,
-        rooms: Rooms,
+        rooms: wire.Rooms,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Start it and wait until it has loaded everything.
@@ -255,7 +246,7 @@ def _written(
     images: Sequence[int],
     pages: tuple[int, int],
     slot_bytes: int,
-    rooms: Rooms,
+    rooms: wire.Rooms,
 ) -> bytes:
     """A plan as ``replayer.c`` reads it; ``images`` are descriptors, the door's first."""
     kernels: dict[tuple[int, str], int] = {}

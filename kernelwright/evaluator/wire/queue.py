@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from kernelwright.evaluator.wire import tensors as wire
 
 REVEAL_BYTES = 4096
@@ -15,6 +18,14 @@ MOST_CALLS = 200  # of a window: a driver's queue takes about a thousand launche
 MOST_LAUNCHES = 800
 DOOR_LAUNCHES = 5
 MOST_OUTPUTS = wire.MAX_OUTPUTS
+
+
+class Rooms(NamedTuple):
+    """Where opened outputs go: places ``stride`` bytes apart; by output, offset in a place and bytes there."""
+
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    stride: int
 
 
 def depth(launches: int) -> int:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from kernelwright.evaluator.driver.cuda import DeviceMapping, Driver, Launch
 from kernelwright.evaluator.wire import queue as wire
 
-_CURRENT_BYTES = 24
 _STATE_BYTES = 256  # what the kernels of a call tell each other, and their counters
 _SUM_AT, _DONE_AT, _OPENED_AT = 64, 128, 192
 
@@ -36,20 +35,8 @@ class Output(NamedTuple):
     described: list[Any]
 
 
-class Rooms(NamedTuple):
-    """Where opened outputs go: places ``stride`` bytes apart; by output, offset in a place and bytes there."""
-
-    offsets: Sequence[int]
-    sizes: Sequence[int]
-    stride: int
-
-
 class Queue:
-    """The worker's side of ``queue.c``.
-
-    Attributes:
-        inputs: where the plain inputs of a call lie; see :meth:`serve`.
-    """
+    """The worker's side of ``queue.c``."""
 
     def __init__(self, driver: Driver, module: bytes, reveal_fd: int, answer_fd: int) -> None:
         """``module``: the image of ``door.cu`` for this device."""
@@ -91,7 +78,7 @@ class Queue:
         slot_bytes: int,
         places: Sequence[int],
         opened: DeviceMapping,
-        rooms: Rooms,
+        rooms: wire.Rooms,
     ) -> list[Sequence[Output]]:
         """Enqueue ``calls`` calls, numbered from ``first``. Returns their outputs, which the caller keeps alive.
 
