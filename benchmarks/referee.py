@@ -127,6 +127,8 @@ LEAST_POWER = {"0": 0.8, "1": 0.6, "2": 0.0}  # of finding 1.15 times, by the nu
 FACTORS = (1.0, 1.05, 1.25)
 HONEST = ("level1/softmax", "level1/gelu", "level1/cumsum", "level2/swiglu", "level2/gemm_bias_gelu")
 NEIGHBOUR = """
+import ctypes
+ctypes.CDLL(None).prctl(1, 9)  # it ends with the process that has started it
 import numpy as np
 a, b = np.random.rand(384, 384), np.zeros(8 << 20)
 while True:
