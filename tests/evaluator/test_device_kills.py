@@ -42,7 +42,7 @@ while True:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; one that nobody has reaped does not."""
+    """Whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

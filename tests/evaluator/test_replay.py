@@ -162,6 +162,12 @@ def test_a_plan_that_reaches_too_far_is_refused(plan, said):
         parse_plan(plan, [b""], range(ARENA, ARENA + ARENA_BYTES), lambda image, name: name)
 
 
+@pytest.mark.parametrize("outputs", [[], 2 * [{"at": OUTPUT, "size": 4 * COUNT}]])
+def test_a_plan_with_another_number_of_outputs_cannot_be_replayed(machine, outputs):
+    with pytest.raises(CannotReplay, match=f"{len(outputs)} outputs, 1 expected"):
+        Confirmation(machine, {**claim(launch()), "outputs": outputs})
+
+
 def test_a_kernel_is_found_by_its_symbol():
     image = b"\0.text._Z5scalePf\0.text.affine\0"
     arena = range(ARENA, ARENA + ARENA_BYTES)

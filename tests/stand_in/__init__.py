@@ -20,7 +20,10 @@ _HERE = Path(__file__).parent
 
 
 class StandIn(NamedTuple):
-    """The driver, the images of our modules in the order of ``kernels.MODULES``, and that of ``affine.cu``."""
+    """What a rehearsal runs on.
+
+    library: path of the driver. images: our modules, in the order of ``kernels.MODULES``. affine: ``affine.cu``.
+    """
 
     library: str
     images: list[bytes]

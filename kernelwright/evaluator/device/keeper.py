@@ -9,6 +9,7 @@ The referee gets numbers, never tensors.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import socket
 import sys
@@ -28,6 +29,7 @@ __all__ = ["main"]
 
 _PATIENCE_S = 24 * 3600.0
 _SCRATCH_BYTES = 1 << 20
+_ZEROS_AT = 64  # in scratch, where a difference is summed up
 _BUCKETS = 1 << 16  # of |e| / s, by the upper bits of its float32 pattern
 _BUCKET_SHIFT = 15
 _BEYOND_ALL = 1e300  # stands for infinity, which a message lacks
@@ -193,11 +195,11 @@ class Keeper:
         return {"sum": int.from_bytes(self._driver.get(answer, 8), "little")}
 
     def do_scale(self, fds: Sequence[int], memory: int, offset: int, count: int) -> dict[str, Any]:
-        """The largest of ``count`` scales, and the mean of their squares over the largest one's (a number, each)."""
-        sums = self._difference_of(
-            {"memory": memory, "offset": offset, "dtype": "float64", "shape": [count], "stride": [1]}, None, count
-        )
-        return {"largest": _double(sums.largest), "squares": sums.squares}
+        """The largest of ``count`` scales (float64, not negative)."""
+        scales = {"memory": memory, "offset": offset, "dtype": "float64", "shape": [count], "stride": [1]}
+        nothing = _View(at=self._scratch + _ZEROS_AT, dtype=wire.DTYPES.index("float64"), dimensions=1)
+        nothing.shape[0] = count  # of stride 0: one zero for all
+        return {"largest": _told(_double(self._difference_of(self._view(scales, count), nothing, count).largest))}
 
     def do_errors(
         self, fds: Sequence[int], output: dict[str, Any], truth: dict[str, Any], count: int, peaks: bool
@@ -207,7 +209,7 @@ class Keeper:
         self._driver.clear(found, ctypes.sizeof(sums))
         self._driver.clear(self._buckets, 4 * _BUCKETS)
         launch = self._driver.launch_for(count)
-        given = self._view(output), self._truth(truth, count), c_uint64(count), c_uint64(found)
+        given = self._view(output, count), self._truth(truth, count), c_uint64(count), c_uint64(found)
         self._errors(launch, *given, c_uint64(self._buckets))
         sums = _ErrorSums.from_buffer_copy(self._driver.get(found, ctypes.sizeof(sums)))
         buckets = np.frombuffer(self._driver.get(self._buckets, 4 * _BUCKETS), dtype=np.uint32)
@@ -236,7 +238,7 @@ class Keeper:
         self._driver.clear(products, 2 * size)
         launch = self._driver.launch_for(-(-count // parts), groups=parts)
         launch = launch._replace(blocks=(launch.blocks[0], parts, 1))
-        views, expected = (self._view(o) for o in outputs), (self._truth(t, count) for t in truths)
+        views, expected = (self._view(o, count) for o in outputs), (self._truth(t, count) for t in truths)
         given = *views, *expected, c_uint64(count), c_uint32(parts), c_uint64(products), c_uint64(products + size)
         self._response(launch, *given)
         found = np.frombuffer(self._driver.get(products, 2 * size), dtype=np.float64)
@@ -246,7 +248,7 @@ class Keeper:
         self, fds: Sequence[int], ours: dict[str, Any], theirs: dict[str, Any], count: int
     ) -> dict[str, Any]:
         """How far two outputs are apart: norm and maximum of the difference, elements unlike and not equal."""
-        sums = self._difference_of(ours, theirs, count)
+        sums = self._difference_of(self._view(ours, count), self._view(theirs, count), count)
         told = {"unlike": sums.unlike, "different": sums.different}
         return {"norm": _told(sums.squares**0.5), "largest": _told(_double(sums.largest)), **told}
 
@@ -268,8 +270,14 @@ class Keeper:
             raise ValueError(f"{size} bytes from {offset} on do not lie in {held.size} bytes")
         return held.address + offset
 
-    def _view(self, given: dict[str, Any]) -> _View:
-        """A tensor: memory, offset, dtype, shape and stride (the referee has compared them with what is expected)."""
+    def _view(self, given: dict[str, Any], count: int) -> _View:
+        """A tensor of ``count`` elements: memory, offset, dtype, shape and stride.
+
+        Raises:
+            ValueError: it has another number of elements, or does not lie in its memory.
+        """
+        if math.prod(given["shape"]) != count:
+            raise ValueError(f"{given['shape']} are not {count} elements")
         if min([*given["shape"], *given["stride"]], default=0) < 0:
             raise ValueError("sizes and strides must not be negative")
         shape, stride = wire.merged(given["shape"], given["stride"])
@@ -287,19 +295,11 @@ class Keeper:
         )
         return _Truth(low, exact, scale, given["most"], given["unit"] or 1.0, given["close"])
 
-    def _difference_of(self, ours: dict[str, Any], theirs: dict[str, Any] | None, count: int) -> _Difference:
-        sums, zeros = _Difference(), {"memory": 0, "offset": 0, "dtype": "float64", "shape": [count], "stride": [0]}
-        found = self._scratch
-        self._driver.clear(found, 128)
-        other = self._view(theirs) if theirs is not None else self._zeros(zeros, found + 64)
-        given = self._view(ours), other, c_uint64(count), c_uint64(found)
-        self._difference(self._driver.launch_for(count), *given)
-        return _Difference.from_buffer_copy(self._driver.get(found, ctypes.sizeof(sums)))
-
-    def _zeros(self, given: dict[str, Any], at: int) -> _View:
-        view = _View(at=at, dimensions=1, dtype=wire.DTYPES.index("float64"))
-        view.shape[0], view.stride[0] = given["shape"][0], 0
-        return view
+    def _difference_of(self, ours: _View, theirs: _View, count: int) -> _Difference:
+        found, size = self._scratch, ctypes.sizeof(_Difference)
+        self._driver.clear(found, 2 * _ZEROS_AT)
+        self._difference(self._driver.launch_for(count), ours, theirs, c_uint64(count), c_uint64(found))
+        return _Difference.from_buffer_copy(self._driver.get(found, size))
 
 
 class _Private:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -202,7 +201,7 @@ class Keeper:
         return int(self._ask("digest", outputs=rows, key=key)["sum"])
 
     def largest_scale(self, memory: Memory, offset: int, count: int) -> float:
-        """The largest of ``count`` float64 numbers, none of which is negative."""
+        """The largest of ``count`` error scales (float64, not negative)."""
         return float(self._ask("scale", memory=memory.number, offset=offset, count=count)["largest"])
 
     def errors(self, output: Placed, expected: Expected, *, peaks: bool = False) -> tuple[ErrorSums, float]:
@@ -269,8 +268,3 @@ class Keeper:
 
 def _regression(product: float, power: float) -> tuple[float, float]:
     return (1.0 if power == 0.0 else product / power), power
-
-
-def fresh_key() -> int:
-    """A secret key of 64 bits."""
-    return secrets.randbits(64)

@@ -90,7 +90,6 @@ class DeviceSource:
     def __init__(self, keeper: Keeper, variant: Variant, known: Sequence[str]) -> None:
         """``known``: distributions of the check's trials."""
         self._keeper = keeper
-        self._variant = variant
         self._rng = distributions.secret_rng(secrets.randbits(128))
         self._free = [
             (spec, domain)
@@ -125,6 +124,7 @@ class DeviceSource:
         for table in self._tables.values():
             self._keeper.release(table)
         self._tables.clear()
+        self._kept.clear()
 
     def _choose(self) -> str:
         if not self._others or self._rng.random() >= _OTHER_SHARE:

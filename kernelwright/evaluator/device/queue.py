@@ -1,7 +1,7 @@
 """The queue's clock, the referee's side: it reveals calls that a worker has enqueued ahead, and times each one.
 
 See ``queue.c`` and ``code/door.cu`` for the protocol. Everything that is subtracted from these times lies in the
-candidate's own process, where it can be fused away. So only :func:`certified_ms` may be claimed.
+candidate's own process, where it can be fused away. So only :func:`certified_speedup` may be claimed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.sandbox import SharedMemory
 
-__all__ = ["Queue", "QueueLibrary", "QueueWindow", "certified_speedup"]
+__all__ = ["Queue", "QueueLibrary", "QueueWindow", "certified_speedup", "fresh_keys"]
 
 _DONE = 0
 _FIRST_PATIENCE_NS, _PATIENCE_NS = 2_000_000, 20_000_000
@@ -79,7 +79,7 @@ class Queue:
         self._next = wire.FIRST_CALL
 
     def fds(self) -> tuple[int, int]:
-        """The page of reveals (the worker can only read it), and that of answers."""
+        """Descriptors of two pages: reveals, which the worker can only read, and answers, which it writes."""
         return self._reveals.fd, self._answers.fd
 
     def close(self) -> None:

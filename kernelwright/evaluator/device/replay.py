@@ -171,7 +171,7 @@ class Replay:
         rooms: wire.Rooms,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it and wait until it has loaded everything.
+        """Start it and wait until it has loaded everything. ``rooms`` has a place for each output that is expected.
 
         Args:
             program: of :func:`replayer_program`. library: the driver. door: the image of ``door.cu``.
@@ -179,8 +179,11 @@ class Replay:
             arena: the contestant's memory. sealed: its sealed slots. opened: room for opened outputs.
 
         Raises:
-            CannotReplay: the memory cannot be mapped where it was, or a kernel is not in its product.
+            CannotReplay: the plan has another number of outputs, the memory cannot be mapped where it was, or a kernel
+                is not in its product.
         """
+        if len(plan.outputs) != len(rooms.offsets):
+            raise CannotReplay(f"its call has {len(plan.outputs)} outputs, {len(rooms.offsets)} expected")
         given = [product_memfd(image) for image in (door, *images)]
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         memories = [arena, sealed, opened]

@@ -6,6 +6,7 @@ stand-in for the library, on host memory, serves machines without a GPU.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -270,16 +271,16 @@ class Driver:
         return -(-max(size, 1) // self.granularity) * self.granularity
 
     def _mapped(self, handle: int, size: int, at: int = 0, writable: bool = True) -> DeviceMapping:
-        address = c_uint64()
-        arguments = c_size_t(size), c_size_t(0), c_uint64(at), c_uint64(0)
-        self.call("cuMemAddressReserve", byref(address), *arguments)
-        try:
-            self.call("cuMemMap", address, c_size_t(size), c_size_t(0), c_uint64(handle), c_uint64(0))
+        with contextlib.ExitStack() as undoing:
+            undoing.callback(self.result, "cuMemRelease", c_uint64(handle))
+            address, length = c_uint64(), c_size_t(size)
+            self.call("cuMemAddressReserve", byref(address), length, c_size_t(0), c_uint64(at), c_uint64(0))
+            undoing.callback(self.result, "cuMemAddressFree", address, length)
+            self.call("cuMemMap", address, length, c_size_t(0), c_uint64(handle), c_uint64(0))
+            undoing.callback(self.result, "cuMemUnmap", address, length)
             access = _Access(_Location(_ON_DEVICE, self._device.value), _READ_WRITE if writable else _READ)
-            self.call("cuMemSetAccess", address, c_size_t(size), byref(access), c_size_t(1))
-        except DriverError:
-            self.result("cuMemAddressFree", address, c_size_t(size))
-            raise
+            self.call("cuMemSetAccess", address, length, byref(access), c_size_t(1))
+            undoing.pop_all()
         return DeviceMapping(self, handle, address.value, size)
 
 

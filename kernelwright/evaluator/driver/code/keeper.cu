@@ -5,7 +5,7 @@
 
 enum Fill { TABLE = 0, PROBE_TABLE = 1, UNIFORM_INTEGERS = 2, EITHER = 3, ROWS_OF_TABLE = 4, ENDS = 5 };
 
-// One tensor to fill. What `a` to `d` mean depends on the kind.
+// One tensor to fill. Which fields count depends on the kind.
 struct Piece {
   u64 to;      // address
   u64 count;   // elements
