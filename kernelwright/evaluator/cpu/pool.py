@@ -153,6 +153,10 @@ class Pool:
         for slot, label in zip(chosen, self._source.fill(self._bytes, chosen), strict=True):
             self._labels[slot] = label
 
+    def rewrite(self, slots: np.ndarray) -> None:
+        """Write the same data into ``slots`` again, so that it comes from the same caches as new data."""
+        self._bytes[slots] = self._bytes[slots]
+
     def place(self, trials: Mapping[int, Trial]) -> None:
         """Put the data of trials into slots."""
         for slot, trial in trials.items():
