@@ -104,9 +104,7 @@ class Settings(BaseModel):
         default_factory=lambda: _default_cache_dir(os.environ), description="build cache folder"
     )
     sandbox: SandboxName = Field("auto", description="what confines candidates; auto: bwrap, else process")
-    device: Literal["auto", "none", "rehearsal"] = Field(
-        "auto", description="accelerator for Triton and CUDA; rehearsal: its way of timing, on this CPU, for C++"
-    )
+    device: Literal["auto", "none"] = Field("auto", description="accelerator for Triton and CUDA; none: leave it alone")
     backend: Backend = Field("cpp", description="language of new kernels")
     threads: Count = Field(1, description="threads of a candidate and of the reference while timed")
     compile_lanes: Annotated[Literal["auto"] | Annotated[int, Field(ge=0)], BeforeValidator(number_or_auto)] = Field(

@@ -9,6 +9,7 @@ from stand_in import stand_in
 
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
+from kernelwright.evaluator.host.device import rehearsal
 from kernelwright.evaluator.profile import static
 from kernelwright.records import Candidate
 
@@ -67,6 +68,12 @@ def judge_linear(linear):
 def rehearsed(tmp_path_factory):
     """The stand-in for CUDA's driver; processes that run the tests side by side build it once."""
     return stand_in(tmp_path_factory.getbasetemp().parent / "stand-in")
+
+
+@pytest.fixture(scope="session")
+def stand_in_device(rehearsed):
+    """This CPU as a device, through the stand-in."""
+    return rehearsal(rehearsed.library, rehearsed.images)
 
 
 @pytest.fixture(scope="module")

@@ -316,7 +316,7 @@ def _probe(draw: Draw, outputs: list[np.ndarray], other: list[np.ndarray]) -> It
                 change,
                 truth.exact - partner.exact,
                 truth.scale,
-                noise=_budget.probe_noise(y, truth.exact, truth.scale, draw.reductions),
+                noise=_budget.probe_noise(arrays.noise_of(y, truth.exact, truth.scale), draw.reductions),
             )
 
 

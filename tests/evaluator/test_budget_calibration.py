@@ -73,7 +73,9 @@ def probe(case: str, kernel: Op) -> list[budget.BetaReport]:
         pair[0][i], pair[1][i] = map(torch.from_numpy, distributions.probe_pair(x.numpy(), rng))
         got = kernel(*pair[0]).double() - kernel(*pair[1]).double()
         exact = [CASES[case].reference(*[x.double() for x in side]) for side in pair]
-        noise = budget.probe_noise(kernel(*pair[0]).numpy(), exact[0].numpy(), drawn.scale, drawn.reductions)
+        noise = budget.probe_noise(
+            arrays.noise_of(kernel(*pair[0]).numpy(), exact[0].numpy(), drawn.scale), drawn.reductions
+        )
         reports.append(budget.probe_beta(got.numpy(), (exact[0] - exact[1]).numpy(), drawn.scale, noise=noise))
     return reports
 

@@ -15,9 +15,10 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem, unscreened
 from kernelwright.evaluator import Check, Referee
 from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.lanes import BuildPass, CompileLanes, pick_lanes, siblings
+from kernelwright.evaluator.device.side import DeviceSide
+from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.host.device import Device
-from kernelwright.evaluator.host.door import Door
-from kernelwright.evaluator.host.host import Host, Program
+from kernelwright.evaluator.host.host import Program
 from kernelwright.evaluator.verdict.build_ahead import BuildAhead
 from kernelwright.records import Candidate, Status
 
@@ -26,14 +27,13 @@ WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def rehearsal(referee, make_cache):
+def rehearsal(referee, make_cache, stand_in_device):
     settings = referee.settings.with_values(
-        device="rehearsal",
         compile_lanes=1,
         measurement=referee.settings.measurement.with_values(looks=(3, 6), noise_bound=0.3),
         cache_dir=str(make_cache(without={"products"})),
     )
-    with Referee(settings) as made:
+    with Referee(settings, device=stand_in_device) as made:
         yield made
 
 
@@ -151,13 +151,13 @@ def test_a_pass_keeps_to_the_cores_of_the_lanes(rehearsal, session, monkeypatch)
 
 def test_what_was_compiled_in_a_pass_is_handed_to_the_candidate_alone(session, monkeypatch):
     handed = []
-    load = Host.load
+    load = DeviceSide.load
 
-    def watched(host, client, door, program, **given):
+    def watched(side, host, program):
         handed.append((program.role, program.compiled))
-        load(host, client, door, program, **given)
+        load(side, host, program)
 
-    monkeypatch.setattr(Host, "load", watched)
+    monkeypatch.setattr(DeviceSide, "load", watched)
     monkeypatch.setattr(BuildAhead, "_pass", lambda ahead, made: BuildPass(b"compiled"))
     assert session.judge(own("handed"), depth=Check()).verdict.status is Status.PASSED
     assert {compiled for role, compiled in handed if role == "candidate"} == {b"compiled"}
@@ -182,20 +182,18 @@ def test_triton_is_compiled_ahead_for_the_device_that_is_here_and_on_the_cores_o
     }
 
 
-def test_a_worker_on_a_gpu_gets_what_was_compiled_after_the_code_of_the_digest(rehearsal, monkeypatch):
+def test_a_worker_on_a_device_gets_what_was_compiled_after_its_pages(rehearsal):
     class Fake:
         def request(self, operation, *, fds, **given):
             self.received = [os.pread(fd, 100, 0) for fd in fds[4:]]
 
-    client, door = Fake(), Door(rehearsal.host.door_library)
-    monkeypatch.setattr(rehearsal.host, "_digest_code", b"digest")
-    try:
-        rehearsal.host.load(client, door, Program("", role="candidate", device=GPU, compiled=b"compiled"))
-        assert client.received == [b"digest", b"compiled"]
-        rehearsal.host.load(client, door, Program("", device=GPU))
-        assert client.received == [b"digest"]
-    finally:
-        door.close()
+    client = Fake()
+    side = DeviceSide("candidate", client, Station.of(rehearsal.host, rehearsal.device))
+    side.load(rehearsal.host, Program("", role="candidate", device=GPU, compiled=b"compiled"))
+    assert client.received == [b"compiled"]
+    side.load(rehearsal.host, Program("", device=GPU))
+    assert client.received == []
+    side.queue.close()
 
 
 def test_a_candidate_is_built_while_the_device_is_anothers(rehearsal, session):

@@ -12,8 +12,7 @@ import pytest
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.builds.builder import BuildService
-from kernelwright.evaluator.host import host
-from kernelwright.evaluator.host.device import CPU, REHEARSAL, find_device, parse_state, read_state
+from kernelwright.evaluator.host.device import CPU, find_device, parse_state, read_state
 
 ROOT = Path(__file__).parents[2]
 H100 = "0, NVIDIA H100 80GB HBM3, GPU-11111111-2222-3333-4444-555555555555, 9.0, 81559, 580.159.04, Disabled\n"
@@ -72,7 +71,7 @@ def test_the_state_is_read_and_what_is_unknown_left_out():
     read_state(find(H100), lambda arguments: asked.append(arguments) or text)
     assert not any(word.startswith(("-", "--")) and "query" not in word and "format" not in word and "id=" not in word
                    for word in asked[0])  # fmt: skip
-    assert read_state(REHEARSAL) == {}
+    assert read_state(CPU) == {}
 
 
 def test_the_tests_for_a_gpu_say_that_they_need_one():
@@ -83,12 +82,12 @@ def test_the_tests_for_a_gpu_say_that_they_need_one():
     assert "test-gpu needs an NVIDIA GPU" in done.stderr
 
 
-def test_settings_choose_the_device(tmp_path):
+def test_settings_or_a_caller_choose_the_device(tmp_path, stand_in_device):
     settings = Settings.load(flags={"cache_dir": str(tmp_path), "sandbox": "none"}, env={})
     with Referee(settings.with_values(device="none")) as referee:
         assert referee.device == CPU
-    with Referee(settings.with_values(device="rehearsal")) as referee:
-        assert referee.device == REHEARSAL
+    with Referee(settings, device=stand_in_device) as referee:
+        assert referee.device == stand_in_device
         assert referee.environment_for("cpp").id != referee.host.environment.id
 
 
@@ -107,12 +106,6 @@ def test_a_kernel_is_built_for_the_device_that_is_here(for_hopper):
     assert b".text.twice" in built.product
     assert "registers" in built.log
     assert for_hopper.build(message, source).cached
-
-
-def test_the_digest_compiles_for_every_architecture(for_hopper):
-    source = host._DIGEST_SOURCE.read_text()
-    for architecture in ("sm_80", "sm_90a", "sm_100"):
-        assert b".text.kw_digest" in for_hopper.device_code(source, "kw_digest", architecture)
 
 
 def test_what_does_not_compile_says_why(for_hopper):

@@ -10,10 +10,11 @@ from referee_candidates import RIGHT
 from referee_small_problems import SOFTMAX_PROBLEM
 
 from kernelwright.evaluator.device import examine
-from kernelwright.evaluator.host.device import REHEARSAL
+from kernelwright.evaluator.host.device import rehearsal
 from kernelwright.evaluator.worker.program import job_files
 
 pytestmark = pytest.mark.untimed
+DEVICE = rehearsal("libcuda.so.1", ())
 RECORDINGS = Path(__file__).with_name("recordings")
 FILES = job_files(RIGHT, SOFTMAX_PROBLEM, {}, {}, mode="eval", device="cpu", calls=1)
 TOOL = """#!/bin/sh
@@ -60,7 +61,7 @@ def examiner(referee, tmp_path, monkeypatch):
         tmp_path.chmod(0o755)
         monkeypatch.setattr(examine, "find_tool", lambda name: str(folder / name))
         limits = referee.host.limits(wall_s=60.0, allow_exec=True)
-        return examine.Examiner(referee.host.sandbox, REHEARSAL, tmp_path, limits)
+        return examine.Examiner(referee.host.sandbox, DEVICE, tmp_path, limits)
 
     return make
 
@@ -133,18 +134,18 @@ class Measured:
 
 def test_ceilings_are_measured_once_and_kept(referee, tmp_path):
     sandbox = Measured(CEILINGS)
-    tools = examine.Examiner(sandbox, REHEARSAL, tmp_path, referee.host.limits())
+    tools = examine.Examiner(sandbox, DEVICE, tmp_path, referee.host.limits())
     assert tools.ceilings() == tools.ceilings()
     assert tools.ceilings().dram_gb_s == 2000.0
     assert sandbox.calls == 2  # the best of two processes
-    again = examine.Examiner(sandbox, REHEARSAL, tmp_path, referee.host.limits())
+    again = examine.Examiner(sandbox, DEVICE, tmp_path, referee.host.limits())
     assert again.ceilings() == tools.ceilings()
     assert sandbox.calls == 2  # what was kept
     next((tmp_path / "ceilings").iterdir()).write_text("{")  # cut off
-    assert examine.Examiner(sandbox, REHEARSAL, tmp_path, referee.host.limits()).ceilings() == tools.ceilings()
+    assert examine.Examiner(sandbox, DEVICE, tmp_path, referee.host.limits()).ceilings() == tools.ceilings()
     assert sandbox.calls == 4
 
 
 def test_impossible_ceilings_are_none(referee, tmp_path):
     sandbox = Measured(CEILINGS | {"launch_us": -1.0})
-    assert examine.Examiner(sandbox, REHEARSAL, tmp_path, referee.host.limits()).ceilings() is None
+    assert examine.Examiner(sandbox, DEVICE, tmp_path, referee.host.limits()).ceilings() is None

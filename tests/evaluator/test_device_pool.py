@@ -13,6 +13,7 @@ from kernelwright.evaluator.accuracy.quantiles import like_slots
 from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.device.keeper_client import Keeper
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
+from kernelwright.evaluator.device.trials import DeviceTrials
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.calls import CallPlan
 from kernelwright.records import InputDomain
@@ -115,7 +116,7 @@ def test_slots_differ_and_are_drawn_anew(keeper):
         ("float32", (16, 16), DOMAINS["free"]), ("int64", (5,), InputDomain(fill="uniform", low=0, high=99))
     )
     source = DeviceSource(keeper, variant, ["normal", "large", "own"])
-    pool = DevicePool(keeper, variant, source, 64)
+    pool = DevicePool(keeper, variant, source, 64, DeviceTrials(keeper))
     pool.refill(range(64))
     before = np.frombuffer(keeper.get(pool.memory, pool.stride * 64), dtype=np.uint8).reshape(64, -1)
     assert len({row.tobytes() for row in before}) == 64
@@ -127,6 +128,7 @@ def test_slots_differ_and_are_drawn_anew(keeper):
     sealed, fd = keeper.share(pool.stride * 64)
     os.close(fd)
     pool.seal([3, 4], [11, 12], sealed)
-    assert math.isclose(np.frombuffer(keeper.get(sealed, pool.stride), dtype=np.uint8).mean(), 0.0)
+    lies = np.frombuffer(keeper.get(sealed, 3 * pool.stride), dtype=np.uint8).reshape(3, -1)
+    assert [bool(row.any()) for row in lies] == [True, True, False]  # in the order of their calls
     pool.close()
     source.close()

@@ -1,12 +1,10 @@
-"""How candidates are checked and timed on a device, rehearsed on this CPU: inputs copied, outputs by their digests."""
+"""How candidates are checked and timed on a device: the whole referee, through a stand-in for the driver."""
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from referee_candidates import KERNEL, RIGHT, candidate
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem, unscreened
@@ -16,7 +14,6 @@ from kernelwright.evaluator import Check, Confirm, Referee
 from kernelwright.evaluator.device import clock
 from kernelwright.evaluator.device.clock import DeviceWorkers
 from kernelwright.evaluator.device.examine import Examiner
-from kernelwright.evaluator.host.door import DoorLibrary
 from kernelwright.evaluator.own.trace import Trace, kernel_names
 from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
 from kernelwright.evaluator.profile.ncu import parse_raw
@@ -49,10 +46,9 @@ STALE = LINEAR.replace(
 
 
 @pytest.fixture(scope="module")
-def rehearsal(referee):
+def rehearsal(referee, stand_in_device):
     method = referee.settings.measurement.with_values(looks=(3, 6), noise_bound=0.3)
-    settings = referee.settings.with_values(device="rehearsal", measurement=method)
-    with Referee(settings) as made:
+    with Referee(referee.settings.with_values(measurement=method), device=stand_in_device) as made:
         yield made
 
 
@@ -90,21 +86,21 @@ def made_up_pairs(monkeypatch):
     monkeypatch.setattr(Timekeeper, "_process_pair", pair)
 
 
-def test_a_right_kernel_is_timed_and_nothing_is_confirmed_or_examined(judge, monkeypatch):
+def test_a_right_kernel_is_timed_and_not_examined(judge, monkeypatch):
     monkeypatch.setattr(Examiner, "faults", lambda examiner, files: pytest.fail("only winners are looked at"))
     evaluation = judge(RIGHT)
     verdict = evaluation.verdict
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
     assert not verdict.timing.confirmed
     assert {s.role for s in evaluation.samples} == {"candidate", "eager"}
-    assert 0.05 < verdict.timing.speedup["eager"].median < 20
+    assert verdict.timing.speedup["eager"].median < 20
     assert evaluation.environment.device == "rehearsal on this CPU"
 
 
-def test_a_confirmation_on_a_device_stays_unconfirmed(confirmed):
+def test_a_bound_is_confirmed(confirmed):
     verdict = confirmed.verdict
-    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
-    assert not verdict.timing.confirmed
+    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CONFIRMED), verdict.reason
+    assert verdict.timing.confirmed
     assert verdict.timing.processes == 5
 
 
@@ -131,21 +127,19 @@ def test_answers_are_judged_as_on_the_cpu(judge, source, status):
 
 
 @pytest.mark.untimed
-@pytest.mark.parametrize(
-    ("top", "forward"),
-    [
-        # one buffer for all calls: what was acknowledged is gone when it is fetched
-        ("kept = {}", "y = kept.setdefault(tuple(y.shape), y).copy_(y)"),
-        # acknowledged before it is there, put right by the time that it is looked at
-        ("late = []", "late.append((y, y.clone())); [a.copy_(b) for a, b in late[:-1]]; del late[:-1]; y.zero_()"),
-    ],
-    ids=["one buffer", "late"],
-)
-def test_outputs_must_be_what_was_acknowledged(judge, session, top, forward):
+def test_an_answer_that_comes_after_it_was_acknowledged_does_not_count(judge, session):
+    top = "late = []"
+    forward = "late.append((y, y.clone())); [a.copy_(b) for a, b in late[:-1]]; del late[:-1]; y.zero_()"
     with unscreened(session):
         verdict = judge(candidate(forward, top=top), depth=Check()).verdict
+    assert verdict.status is Status.INCORRECT_NUMERICAL, verdict.reason
+
+
+def test_one_buffer_for_all_calls_overwrites_what_a_user_still_holds(judge, session):
+    with unscreened(session):
+        verdict = judge(candidate("y = kept.setdefault(tuple(y.shape), y).copy_(y)", top="kept = {}")).verdict
     assert verdict.status is Status.REWARD_HACK, (verdict.status, verdict.reason)
-    assert "acknowledged" in verdict.reason
+    assert "overwrites" in verdict.reason
 
 
 def test_weights_reach_the_device(rehearsal):
@@ -154,25 +148,6 @@ def test_weights_reach_the_device(rehearsal):
         assert right.status is Status.PASSED, right.reason
         wrong = session.judge(Candidate(problem_id="linear", source=STALE, backend="cpp"), control=True).verdict
         assert wrong.status is Status.INCORRECT_NUMERICAL, wrong.reason
-
-
-def test_a_digest_depends_on_every_byte_and_on_its_key(tmp_path):
-    library = DoorLibrary(tmp_path)
-    rng = np.random.default_rng(0)
-
-    def digest(data, key):
-        return library.digest(data.ctypes.data, data.size, ctypes.c_uint64(key))
-
-    for size in (0, 1, 7, 8, 9, 1001):
-        data = rng.integers(0, 256, size, dtype=np.uint8)
-        first = digest(data, 11)
-        assert first == digest(data.copy(), 11)
-        if size:
-            assert first != digest(data, 12)
-        for place in range(0, size, 97):
-            changed = data.copy()
-            changed[place] ^= 1
-            assert digest(changed, 11) != first
 
 
 CUDA_SOURCE = """

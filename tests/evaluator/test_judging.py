@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernelwright.evaluator.accuracy.budget import Reduction
-from kernelwright.evaluator.accuracy.judging import judge_trial
+from kernelwright.evaluator.accuracy.judging import Judge
 from kernelwright.evaluator.accuracy.trials import Trial, Truth
 from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.evaluator.wire.tensors import TensorSpec
@@ -22,7 +22,7 @@ def judged(numbers: np.ndarray, truth: Truth, dtype: str):
     spec = TensorSpec("", dtype, numbers.shape, (1,))
     trial = Trial("normal", 0, np.zeros(0, dtype=np.uint8), (Reduction(4),), (truth,))
     claim = OutputClaim(0, dtype, numbers.shape, (1,), np.ascontiguousarray(numbers).view(np.uint8))
-    return judge_trial(trial, SimpleNamespace(outputs=(spec,)), (claim,), 1.0)[0]
+    return Judge().trial(trial, SimpleNamespace(outputs=(spec,)), (claim,), 1.0)[0]
 
 
 @pytest.mark.parametrize(

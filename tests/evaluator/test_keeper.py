@@ -41,7 +41,8 @@ def expected(keeper, low, exact, scale, dtype="float32"):
     whole = np.concatenate([np.asarray(a, dtype=np.float64).ravel() for a in (low, exact, scale)])
     memory, size = keeper.allocate(whole.nbytes), 8 * exact.size
     keeper.put(memory, whole)
-    unit = keeper.largest_scale(memory, 2 * size, exact.size)
+    norm, unit = keeper.scales(memory, 2 * size, exact.size)
+    assert norm == pytest.approx(float(np.linalg.norm(scale.ravel())), rel=1e-12)
     assert unit == scale.max()
     close = 1e-2 if dtype in ("float16", "bfloat16") else 1e-4
     return Expected(memory, 0, size, 2 * size, arrays.largest(dtype), unit, close)

@@ -69,7 +69,8 @@ class DrawnClock:
                 TimingSample(role=name, process=process, pair=pair, order=place, calls=8, latency_ms=ms, phase=phase)
                 for place, (name, ms) in enumerate(made.items())
             ]
-            return Turn(made, tuple(samples), None)
+            claims = {name: math.log(taken / made["candidate"]) for name, taken in made.items()}
+            return Turn(made, tuple(samples), None, claims)
 
         yield SimpleNamespace(turn=turn)
 

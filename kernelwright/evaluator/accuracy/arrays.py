@@ -85,6 +85,11 @@ def largest(dtype: str) -> float:
     return _LARGEST[dtype]
 
 
+def kernelbench_tolerance(dtype: str) -> float:
+    """KernelBench's absolute and relative tolerance for a float dtype."""
+    return _KERNELBENCH_TOLERANCE.get(dtype, 1e-4)
+
+
 def decode(
     buffer: bytes | bytearray | memoryview, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None
 ) -> Array:
@@ -254,7 +259,7 @@ def _same_non_finite(a: Array, b: Array) -> NDArray[np.bool_]:
 
 def _kernelbench_allclose(value: Array, reference: Array, dtype: str) -> bool:
     """KernelBench's own criterion, ``torch.allclose`` with atol = rtol = 1e-4 (1e-2 in half precision)."""
-    bound = _KERNELBENCH_TOLERANCE.get(dtype, 1e-4)
+    bound = kernelbench_tolerance(dtype)
     return bool(np.allclose(value, reference, rtol=bound, atol=bound))
 
 

@@ -23,7 +23,6 @@ from kernelwright.evaluator.accuracy.arrays import (
     ErrorSums,
     ResponseSums,
     error_sums,
-    noise_of,
     response_sums,
 )
 
@@ -285,13 +284,12 @@ def judge_response(sums: ResponseSums, *, noise: float = 2.0) -> BetaReport:
     return BetaReport(beta, min_block, passed, error(power) <= 0.025 or bool(decided_blocks), reason)
 
 
-def probe_noise(candidate: Array, ref64: Array, s: Array, reductions: Sequence[Reduction]) -> float:
-    """The average error of a run in error scales, as measured, but at least half the budget of eight lanes.
+def probe_noise(measured: float, reductions: Sequence[Reduction]) -> float:
+    """The average error of a run in error scales, ``measured`` by ``arrays.noise_of``; at least half of eight lanes'.
 
     Some honest chains of additions are far noisier than others. A run that exceeds :func:`tolerance` is refused for its
     error. Its noise is no excuse here, so the minimum counts instead.
     """
-    measured = noise_of(candidate, ref64, s)
     least = _eight_lanes(reductions) / 2.0
     return max(measured, least) if measured <= tolerance(reductions) else least
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,30 +24,65 @@ class Judgement(NamedTuple):
     allclose: bool
 
 
-@np.errstate(invalid="ignore", over="ignore")  # a signalling NaN among hostile bytes is an invalid cast
-def judge_trial(
-    trial: Trial, variant: Variant, claims: Sequence[OutputClaim], tolerance_scale: float
-) -> tuple[Judgement, list[np.ndarray]]:
-    """Compare one call's outputs with the truth. The decoded outputs are returned, too."""
-    worst = Judgement(None, "", 0.0, budget.tolerance(trial.reductions, tolerance_scale), True)
-    decoded: list[np.ndarray] = []
-    for j, (truth, spec, claim) in enumerate(zip(trial.truths, variant.outputs, claims, strict=True)):
-        wrong = compare_layout(claim, spec, j, len(claims))
-        if wrong is not None:
-            return Judgement(*wrong, float("inf"), worst.tolerance, False), decoded
-        try:
-            value = arrays.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
-        except arrays.DecodeError as error:
-            return Judgement(Status.INCORRECT_SHAPE, error.message, float("inf"), worst.tolerance, False), decoded
-        decoded.append(value)
-        report = _judge_value(truth, value, trial, spec, tolerance_scale)
-        load = report.load
-        if load > worst.load or not report.passed:
-            worst = worst._replace(load=max(load, worst.load))
-        worst = worst._replace(allclose=worst.allclose and report.kernelbench_allclose)
-        if not report.passed and worst.status is None:
-            worst = worst._replace(status=Status.INCORRECT_NUMERICAL, reason=report.reason)
-    return worst, decoded
+class Judge:
+    """Judges outputs whose bytes the referee has read. For a device a subclass judges them where they are."""
+
+    @np.errstate(invalid="ignore", over="ignore")  # a signalling NaN among hostile bytes is an invalid cast
+    def trial(
+        self, trial: Trial, variant: Variant, claims: Sequence[OutputClaim], tolerance_scale: float
+    ) -> tuple[Judgement, list[Any]]:
+        """Compare one call's outputs with the truth. Returned, too: what :meth:`probe` needs of each output."""
+        worst = Judgement(None, "", 0.0, budget.tolerance(trial.reductions, tolerance_scale), True)
+        seen: list[Any] = []
+        for j, (spec, claim) in enumerate(zip(variant.outputs, claims, strict=True)):
+            wrong = compare_layout(claim, spec, j, len(claims))
+            if wrong is not None:
+                return Judgement(*wrong, float("inf"), worst.tolerance, False), seen
+            try:
+                report, kept = self._report(trial, j, claim, spec, tolerance_scale)
+            except arrays.DecodeError as error:
+                return Judgement(Status.INCORRECT_SHAPE, error.message, float("inf"), worst.tolerance, False), seen
+            seen.append(kept)
+            load = report.load
+            if load > worst.load or not report.passed:
+                worst = worst._replace(load=max(load, worst.load))
+            worst = worst._replace(allclose=worst.allclose and report.kernelbench_allclose)
+            if not report.passed and worst.status is None:
+                worst = worst._replace(status=Status.INCORRECT_NUMERICAL, reason=report.reason)
+        return worst, seen
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def probe(self, trial: Trial, partner: Trial, seen: Sequence[Any], partner_seen: Sequence[Any]) -> str:
+        """Run the precision probe on a pair of trials; the reason if it fails, else an empty string."""
+        for j, (truth, ours, other) in enumerate(zip(trial.truths, seen, partner_seen, strict=True)):
+            if truth.kind != "float":
+                continue
+            report = self._response(trial, partner, j, ours, other)
+            if not report.passed:
+                return report.reason
+        return ""
+
+    def _report(
+        self, trial: Trial, j: int, claim: OutputClaim, spec: wire.TensorSpec, tolerance_scale: float
+    ) -> tuple[budget.OutputReport, Any]:
+        """The judgement on output ``j``, and what the probe needs of it.
+
+        Raises:
+            DecodeError: its bytes are no such tensor.
+        """
+        value = arrays.decode(claim.data.tobytes(), spec.dtype, claim.shape, claim.stride)
+        return _judge_value(trial.truths[j], value, trial, spec, tolerance_scale), value
+
+    def _response(self, trial: Trial, partner: Trial, j: int, ours: Any, other: Any) -> budget.BetaReport:
+        """The precision probe on output ``j``."""
+        truth, theirs = trial.truths[j], partner.truths[j]
+        measured = arrays.noise_of(ours, truth.exact, truth.scale)
+        return budget.probe_beta(
+            ours.astype(np.float64) - other.astype(np.float64),
+            truth.exact - theirs.exact,
+            truth.scale,
+            noise=budget.probe_noise(measured, trial.reductions),
+        )
 
 
 def decode_outputs(variant: Variant, claims: Sequence[OutputClaim]) -> tuple[Judgement, list[np.ndarray]]:
@@ -129,20 +164,3 @@ def _repeats(shape: Sequence[int], stride: Sequence[int]) -> bool:
             return 0 not in shape
         reach += step * (size - 1)
     return False
-
-
-@np.errstate(invalid="ignore", over="ignore")
-def judge_probe(trial: Trial, partner: Trial, outputs: list[np.ndarray], partner_outputs: list[np.ndarray]) -> str:
-    """Run the precision probe on a pair of trials; the reason if it fails, else an empty string."""
-    for truth, other, value, other_value in zip(trial.truths, partner.truths, outputs, partner_outputs, strict=True):
-        if truth.kind != "float":
-            continue
-        report = budget.probe_beta(
-            value.astype(np.float64) - other_value.astype(np.float64),
-            truth.exact - other.exact,
-            truth.scale,
-            noise=budget.probe_noise(value, truth.exact, truth.scale, trial.reductions),
-        )
-        if not report.passed:
-            return report.reason
-    return ""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelwright import inline
-from kernelwright.errors import MachineError, MissingToolError, SandboxError
+from kernelwright.errors import MissingToolError, SandboxError
 from kernelwright.evaluator.builds.cache import ProductCache
 from kernelwright.evaluator.builds.cuda_libraries import lacking_library
 from kernelwright.evaluator.builds.emulation import (
@@ -333,24 +333,6 @@ class BuildService:
         if made.product is None and not made.problem:
             made = self._compile(key, command(fewer=False), files, started, limits)
         return _blamed(made, kernels)
-
-    def device_code(self, source: str, name: str, architecture: str) -> bytes:
-        """Machine code of one of the referee's own kernels.
-
-        Raises:
-            MachineError: the kernel does not compile on this machine.
-        """
-        try:
-            command = cuda_toolchain.cubin_command(architecture, name, (), "/in/kernel.cu", "/job/product.so")
-        except inline.BuildError as error:
-            raise MissingToolError(error.message, hint="a CUDA device cannot be used without one") from None
-        key = hashlib.sha256(f"own\0{architecture}\0{cuda_toolchain.cuda_compiler()}\0{source}".encode()).hexdigest()
-        if (stored := self._cache.load(key)) is not None:
-            return stored[0]
-        made = self._compile(key, command, {"kernel.cu": source.encode()}, time.monotonic())
-        if made.product is None:
-            raise MachineError(f"{name} could not be built for {architecture}: {made.log[-500:]}")
-        return made.product
 
     def machine_code(self, request: inline.BuildRequest, architecture: str) -> tuple[str, str] | None:
         """The assembler's messages on a CUDA request's kernels, and their machine code as text.

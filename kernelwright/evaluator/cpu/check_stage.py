@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kernelwright.config import Settings
-from kernelwright.evaluator.accuracy.judging import Judgement
+from kernelwright.evaluator.accuracy.judging import Judge, Judgement
 from kernelwright.evaluator.accuracy.trials import OWN, CheckSet
 from kernelwright.evaluator.cpu.checking import Checker, worse
 from kernelwright.evaluator.cpu.checking import Finding as Checked
 from kernelwright.evaluator.cpu.instruments import Instruments
-from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.cpu.turns import Plan
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.records import Correctness, Problem, Status
 
@@ -39,7 +39,7 @@ class CheckReport(NamedTuple):
     correctness: Correctness
     refused: tuple[Status, str] | None
     notes: tuple[tuple[str, str], ...]
-    windows: tuple[Pool, Plan]
+    windows: tuple[Slots, Plan]
 
 
 class CheckStage:
@@ -51,7 +51,7 @@ class CheckStage:
         self._problem = problem
         self._clockwork = clockwork
 
-    def run(self, side: Side, check_set: CheckSet, *, timeable: bool) -> CheckReport:
+    def run(self, side: Seat, check_set: CheckSet, *, timeable: bool) -> CheckReport:
         """Reveal all trials of all variants through the door; stop at the first window that is wrong.
 
         The first variant comes last, so that the worker is set up for timing.
@@ -98,8 +98,8 @@ class CheckStage:
         return CheckReport(correctness, refused, tuple(notes), (pool, plan))
 
     def _check_variant(
-        self, side: Side, check_set: CheckSet, index: int, loads: dict[str, float], *, timeable: bool
-    ) -> tuple[Pool, Plan, Checked]:
+        self, side: Seat, check_set: CheckSet, index: int, loads: dict[str, float], *, timeable: bool
+    ) -> tuple[Slots, Plan, Checked]:
         """Check one variant. The largest error by distribution goes into ``loads``."""
         if timeable:
             pool, plan = self._clockwork.rehearse(side, check_set, index)
@@ -119,7 +119,7 @@ class CheckStage:
             found._replace(judgement=worse(found.judgement, more.judgement), trials=found.trials + more.trials),
         )
 
-    def caught_by(self, side: Side, check_set: CheckSet) -> dict[str, bool]:
+    def caught_by(self, side: Seat, check_set: CheckSet) -> dict[str, bool]:
         """For each generator of the check set's archive, whether its draws show that a worker's kernel is wrong.
 
         If the worker dies on a draw, its generator has shown it to be wrong, and later generators are left out.
@@ -143,7 +143,11 @@ class CheckStage:
             side.leave(timeout_s=self._settings.call_timeout_s)
         return found
 
-    def _checker(self, side: Side, pool: Pool, plan: Plan) -> Checker:
+    def _judge(self) -> Judge:
+        """Compares outputs with truths."""
+        return Judge()
+
+    def _checker(self, side: Seat, pool: Slots, plan: Plan) -> Checker:
         tolerance = self._problem.meta.tolerance
         return Checker(
             side,
@@ -153,9 +157,10 @@ class CheckStage:
             reduced_precision=bool(tolerance.reduced_precision or self._settings.allow_precision),
             call_timeout_s=self._settings.call_timeout_s,
             before_pass=lambda number: self._guard(side, pool, _POISON if number == 0 else None),
+            judge=self._judge(),
         )
 
-    def _guard(self, side: Side, pool: Pool, byte: int | None) -> None:
+    def _guard(self, side: Seat, pool: Slots, byte: int | None) -> None:
         """Poison a worker's tensors with ``byte`` and guard them for the first pass of a check; None ends that.
 
         Raises:
@@ -174,7 +179,7 @@ class CheckStage:
         side.enter(pool)
         side.freeze()
 
-    def allclose_on_its_own(self, side: Side, check_set: CheckSet) -> bool:
+    def allclose_on_its_own(self, side: Seat, check_set: CheckSet) -> bool:
         """Whether a worker that is set up would be correct by KernelBench's rule: see ``Verdict.as_kernelbench``.
 
         Raises:
@@ -184,7 +189,7 @@ class CheckStage:
         own = [t for t in (*check_set.trials[0], *check_set.reserve) if t.distribution == OWN and t.weights == 0]
         return self._checker(side, pool, plan).allclose(own)
 
-    def answers_right(self, side: Side, check_set: CheckSet) -> bool:
+    def answers_right(self, side: Seat, check_set: CheckSet) -> bool:
         """Whether a worker that is set up answers a few trials right."""
         pool, plan = self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
         trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernelwright.evaluator.accuracy import budget, judging, randomness
 from kernelwright.evaluator.accuracy.trials import Trial
-from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.turns import Plan, secret_calls
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.records import Status
 
 _REVEALS = 2  # times that each trial is revealed
@@ -37,19 +37,22 @@ class Checker:
     Args:
         reduced_precision: lower precision inside is allowed, and reported instead of refused.
         before_pass: called with the number of each pass over the trials before its first window, the worker frozen.
+        judge: compares outputs with truths.
     """
 
     def __init__(
         self,
-        side: Side,
-        pool: Pool,
+        side: Seat,
+        pool: Slots,
         plan: Plan,
         *,
         tolerance_scale: float,
         reduced_precision: bool,
         call_timeout_s: float,
         before_pass: Callable[[int], None] | None = None,
+        judge: judging.Judge | None = None,
     ) -> None:
+        self._judge = judge or judging.Judge()
         self._side = side
         self._pool = pool
         self._plan = plan
@@ -59,7 +62,7 @@ class Checker:
         self._before_pass = before_pass or (lambda number: None)
         self._rng = np.random.default_rng(secrets.randbits(128))
         self.loads: dict[str, float] = {}  # by distribution, the largest error so far as a share of the budget
-        self._outputs: dict[int, list[np.ndarray]] = {}
+        self._outputs: dict[int, list[Any]] = {}
         self._drawn: dict[int, list[list[np.ndarray]]] = {}
 
     def check(self, trials: Sequence[Trial], *, passes: int = _REVEALS, number_from: int = 0) -> Finding:
@@ -121,7 +124,7 @@ class Checker:
                 found, values = judging.decode_outputs(variant, claims)
                 self._drawn.setdefault(k, []).append(values)
             else:
-                found, values = judging.judge_trial(trials[k], variant, claims, self._tolerance_scale)
+                found, values = self._judge.trial(trials[k], variant, claims, self._tolerance_scale)
                 self._outputs[k] = values
                 name = trials[k].distribution if weights == 0 else f"{trials[k].distribution}, other weights"
                 self.loads[name] = max(found.load, self.loads.get(name, 0.0))
@@ -137,7 +140,7 @@ class Checker:
         for k, trial in enumerate(trials):
             if trial.partner is None:
                 continue
-            reason = judging.judge_probe(trial, trials[trial.partner], self._outputs[k], self._outputs[trial.partner])
+            reason = self._judge.probe(trial, trials[trial.partner], self._outputs[k], self._outputs[trial.partner])
             if reason:
                 return reason
         return ""

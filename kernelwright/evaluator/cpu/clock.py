@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.evaluator.cpu.instruments import Instruments
-from kernelwright.evaluator.cpu.pool import Pool
+from kernelwright.evaluator.cpu.pool import Pool, Slots
 from kernelwright.evaluator.cpu.sampling import sample_share, sample_shares
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turn_setup import Clockwork
@@ -15,6 +15,7 @@ from kernelwright.evaluator.cpu.turns import Plan, Turns
 from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.host.device import CPU, Device
 from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.own.evidence import Shares
 from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.ceilings import kept_ceilings, measure_ceilings
@@ -43,13 +44,16 @@ class CpuClock:
         self._timeout_s = host.settings.call_timeout_s
         self.workers = self._make_workers(problem, on_stage)
         self.clockwork = self._make_clockwork(problem)
-        self.checks = CheckStage(instruments, host.settings, problem, self.clockwork)
+        self.checks = self._make_checks(problem)
 
     def _make_workers(self, problem: Problem, on_stage: Callable[[str], None]) -> Workers:
         return Workers(self._host, problem, on_stage)
 
     def _make_clockwork(self, problem: Problem) -> Clockwork:
         return Clockwork(self._instruments, self.workers, problem)
+
+    def _make_checks(self, problem: Problem) -> CheckStage:
+        return CheckStage(self._instruments, self._host.settings, problem, self.clockwork)
 
     def close(self) -> None:
         """End the twins and free the pools."""
@@ -58,17 +62,31 @@ class CpuClock:
 
     # ------------------------------------------------------------------------------------------ own kernels
 
-    def own_shares(self, side: Side, windows: tuple[Pool, Plan]) -> Shares:
+    def own_shares(self, side: Seat, windows: tuple[Slots, Plan]) -> Shares:
         """Shares of a checked worker's time, over new and over known inputs. The worker is thawed afterwards.
 
         Raises:
             WorkerFailed: the worker died, raised or hung.
         """
-        side.enter(windows[0])
+        pool, plan = windows
+        assert isinstance(side, Side)
+        assert isinstance(pool, Pool)
+        side.enter(pool)
         side.freeze()
-        shares = sample_shares(self._instruments.sampler, side, *windows, call_timeout_s=self._timeout_s)
+        shares = sample_shares(self._instruments.sampler, side, pool, plan, call_timeout_s=self._timeout_s)
         side.leave(timeout_s=self._timeout_s)
         return shares
+
+    def trace(self, side: Seat, windows: tuple[Slots, Plan]) -> dict[str, Any]:
+        """What a checked, thawed worker tells of a few calls on fresh inputs; a claim, see ``own.trace.Trace``.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung.
+        """
+        side.freeze()
+        windows[0].refill([0])  # the slot that is traced
+        side.thaw()
+        return side.client.request("trace", timeout_s=self._timeout_s)
 
     def share_between(self, turns: Turns, settled: Callable[[Share], bool]) -> Share | None:
         """Shares of the candidate's time, between two turns; None if its calls are too short to sample.
@@ -80,7 +98,9 @@ class CpuClock:
             WorkerFailed: the worker died, raised or hung.
         """
 
-        def look(side: Side, pool: Pool, plan: Plan) -> Share | None:
+        def look(side: Seat, pool: Slots, plan: Plan) -> Share | None:
+            assert isinstance(side, Side)
+            assert isinstance(pool, Pool)
             sampler = self._instruments.sampler
             return sample_share(sampler, side, pool, plan, settled, call_timeout_s=self._timeout_s)
 
@@ -92,7 +112,7 @@ class CpuClock:
         """The device's clocks, temperature and power; empty for this CPU."""
         return {}
 
-    def own_times(self, side: Side) -> str:
+    def own_times(self, side: Seat) -> str:
         """The time that a candidate's own process measures, in words; empty if it is not asked."""
         return ""
 

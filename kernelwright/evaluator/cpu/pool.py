@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +20,34 @@ _SMALL_SLOT = 16 << 10  # bytes; in larger slots, looking at everything costs a 
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
 
 Draw = Callable[[int], np.ndarray]
+
+
+class Slots(Protocol):
+    """Input slots of one variant, wherever they lie."""
+
+    variant: Variant
+    slots: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all slots."""
+        ...
+
+    def close(self) -> None:
+        """Free the slots."""
+        ...
+
+    def refill(self, slots: Sequence[int] | np.ndarray) -> object:
+        """Put fresh data into ``slots``. No worker that has mapped them may be running."""
+        ...
+
+    def place(self, trials: Mapping[int, Trial]) -> None:
+        """Put the data of trials into slots."""
+        ...
+
+    def label(self, slot: int) -> str:
+        """The distribution that a slot holds."""
+        ...
 
 
 class Source:
@@ -104,6 +133,11 @@ class Pool:
         self._labels = [""] * slots
         self._rng = np.random.default_rng(secrets.randbits(128))
         self.memory.seal()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all slots."""
+        return self.memory.size
 
     def close(self) -> None:
         """Free the memory."""

@@ -20,10 +20,12 @@ from kernelwright import inline
 from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.builds.builder import BuildOutcome, BuildService
 from kernelwright.evaluator.builds.openmp import asks_for_threads, lacking, unwatched
+from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.own.ghost import undefined_symbols
 from kernelwright.evaluator.profile.text import plain, plural
 from kernelwright.evaluator.wire.claims import WorkerFailed
@@ -168,7 +170,7 @@ class _Seen:
         return f"none found {where}"
 
 
-def _asking_for_threads(side: Side) -> list[inline.BuildRequest]:
+def _asking_for_threads(side: Seat) -> list[inline.BuildRequest]:
     """The build requests of a worker whose C++ products may run several threads."""
     products = (outcome.product for outcome in side.client.outcomes if outcome.product is not None)
     made = zip(side.client.built, products, strict=False)
@@ -184,7 +186,7 @@ class RaceStage:
 
     most_threads = max(threads for threads, _ in _TEAMS)
 
-    def __init__(self, host: Host, clockwork: Clockwork, start: Callable[[Candidate, Builder], Side]) -> None:
+    def __init__(self, host: Host, clockwork: Clockwork, start: Callable[[Candidate, Builder], Seat]) -> None:
         """``start`` makes a worker that asks a build service and has loaded a candidate, or raises WorkerFailed."""
         self._host = host
         self._clockwork = clockwork
@@ -193,7 +195,7 @@ class RaceStage:
         self._building: list[futures.Future[BuildOutcome]] = []
         self._why_not = ""
 
-    def build_beside(self, side: Side, thread: ThreadPoolExecutor, *, confirm: bool) -> Callable[[], None]:
+    def build_beside(self, side: Seat, thread: ThreadPoolExecutor, *, confirm: bool) -> Callable[[], None]:
         """Begin to build what :meth:`run` needs, while ``side``, whose own builds are done, is checked.
 
         Args:
@@ -211,7 +213,7 @@ class RaceStage:
 
         return wait
 
-    def run(self, candidate: Candidate, side: Side, check_set: CheckSet) -> Found:
+    def run(self, candidate: Candidate, side: Seat, check_set: CheckSet) -> Found:
         """Look for races if a candidate's products ask for threads; ``side``, which built them, is frozen meanwhile."""
         if not _asking_for_threads(side):
             return Found()
@@ -228,7 +230,7 @@ class RaceStage:
             self._keep(candidate, found)
         return found
 
-    def _reason_not_to(self, side: Side, *, confirm: bool) -> str:
+    def _reason_not_to(self, side: Seat, *, confirm: bool) -> str:
         """Why a candidate is not searched now; empty if it is.
 
         Building an extension to be watched takes as long as its whole evaluation, mostly for torch's headers.
@@ -253,6 +255,7 @@ class RaceStage:
         reason, failed_by = "", ""
         try:
             side = self._start(candidate, builds)
+            assert isinstance(side, Side)
             try:
                 reason = self._calls(side, check_set, seen)
             finally:
@@ -301,13 +304,14 @@ class RaceStage:
         """Set a worker up for one shape, with fresh inputs in its first slot."""
         side.set_up(check_set.variants[index])
         pool = self._clockwork.pool(check_set, index)
+        assert isinstance(pool, Pool)
         side.map(pool)
         side.freeze()
         pool.refill([0])
         side.copy_written(np.array([0]))
         side.thaw()
 
-    def _lines(self, side: Side, race: Race) -> tuple[int, int]:
+    def _lines(self, side: Seat, race: Race) -> tuple[int, int]:
         """The lines of the two accesses in the C++ source; 0 for an unknown one."""
         products = [outcome.product for outcome in side.client.outcomes if outcome.product is not None]
         if race.product >= len(products):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,11 @@ from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant, is_structured
 from kernelwright.evaluator.cpu.drawer import Drawer
 from kernelwright.evaluator.cpu.instruments import Instruments
-from kernelwright.evaluator.cpu.pool import Pool, Source
+from kernelwright.evaluator.cpu.pool import Draw, Pool, Slots, Source
 from kernelwright.evaluator.cpu.side import Reading, Side
 from kernelwright.evaluator.cpu.turns import Comparison, Plan, ReadTimes, Turns, plan
 from kernelwright.evaluator.cpu.workers import Workers
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import is_compiled, is_foreign
 from kernelwright.records import Problem
@@ -41,7 +43,7 @@ class Clockwork:
         self._problem = problem
         self._drawers: list[Drawer] = []
         self._sources: dict[tuple[str, int], Source] = {}
-        self._pools: dict[tuple[str, int], Pool] = {}
+        self._pools: dict[tuple[str, int], Slots] = {}
         self._eager_ms: float | None = None
         self._floors: dict[str, float] = {}
         self.unavailable: dict[str, str] = {}
@@ -57,7 +59,7 @@ class Clockwork:
 
     # ------------------------------------------------------------------------------------------ one worker alone
 
-    def rehearse(self, side: Side, check_set: CheckSet, index: int) -> tuple[Pool, Plan]:
+    def rehearse(self, side: Seat, check_set: CheckSet, index: int) -> tuple[Slots, Plan]:
         """Make a worker's first calls on the variant that it is set up for. It waits at the door afterwards, frozen.
 
         Returns:
@@ -79,21 +81,21 @@ class Clockwork:
             self._change_pool(side, pool)
         return pool, wanted
 
-    def untimed(self, side: Side, check_set: CheckSet, index: int, calls: int) -> tuple[Pool, Plan]:
+    def untimed(self, side: Seat, check_set: CheckSet, index: int, calls: int) -> tuple[Slots, Plan]:
         """As :meth:`rehearse`, for a worker that is never timed and may be slow: no first calls, short windows."""
         pool = self._pool(check_set, index, 4 * calls)
         side.enter(pool)
         side.freeze()
         return pool, Plan(calls, pool.slots)
 
-    def pool(self, check_set: CheckSet, index: int) -> Pool:
+    def pool(self, check_set: CheckSet, index: int) -> Slots:
         """The pool of one variant in its current size, for a worker that does not come to the door."""
         return self._pool(check_set, index, 1)
 
     def pool_bytes(self, check_set: CheckSet) -> int:
         """Bytes that the inputs of timed calls range over: the size of the first variant's pool."""
         pool = self._pools.get((check_set.id, 0))
-        return 0 if pool is None else pool.memory.size
+        return 0 if pool is None else pool.size
 
     def floor_ms(self, check_set: CheckSet, *, anew: bool = False) -> float:
         """The time in ms that reading the inputs takes through the same door: no correct kernel can be faster.
@@ -109,6 +111,8 @@ class Clockwork:
     def _measure_floor(self, check_set: CheckSet) -> float:
         pool = self._pool(check_set, 0, _WARM_CALLS)
         side = self._workers.bare("floor")
+        assert isinstance(side, Side)
+        assert isinstance(pool, Pool)
         try:
             means = []
             for reading in (Reading((), False), Reading(check_set.read, False), Reading(check_set.read, True)):
@@ -140,7 +144,7 @@ class Clockwork:
     # ------------------------------------------------------------------------------------------ turns
 
     @contextlib.contextmanager
-    def turns(self, sides: list[Side], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
+    def turns(self, sides: list[Seat], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
         """Turns of ``sides``, the candidate first; ``read_times`` and ``redraws`` continue their counts.
 
         A compile baseline that fails its first call is taken out of ``sides``.
@@ -150,7 +154,7 @@ class Clockwork:
         """
         variant, settings = check_set.variants[0], self._settings
         try:
-            null_ms = self._instruments.null_ms()
+            null_ms = self._null_ms(check_set)
             pool = self._pool(check_set, 0, _WARM_CALLS)
             means = self._all_first_calls(sides, pool)
             self._eager_ms = means.get("eager", self._eager_ms)
@@ -160,17 +164,11 @@ class Clockwork:
                 for side in sides:
                     self._change_pool(side, pool)
             redraws.fresh_process()
-            comparison = Comparison(
-                variant.outputs,
-                check_set.trials[0],
-                self._problem.meta.tolerance.scale,
-                redraws=redraws if self._problem.meta.randomness == "distribution" else None,
-            )
-            yield Turns(
+            yield self._turns_of(
                 sides,
                 pool,
                 plan_,
-                comparison,
+                self._comparison(check_set, redraws if self._problem.meta.randomness == "distribution" else None),
                 read_times,
                 reserve=check_set.reserve,
                 probing=not (self._problem.meta.tolerance.reduced_precision or settings.allow_precision),
@@ -179,6 +177,18 @@ class Clockwork:
             )
         finally:
             self._release(sides)
+
+    def _null_ms(self, check_set: CheckSet) -> float:
+        """What an empty call takes, in ms."""
+        return self._instruments.null_ms()
+
+    def _comparison(self, check_set: CheckSet, redraws: Redraws | None) -> Comparison:
+        """Compares outputs of timed calls; ``redraws`` if they are random."""
+        scale = self._problem.meta.tolerance.scale
+        return Comparison(check_set.variants[0].outputs, check_set.trials[0], scale, redraws=redraws)
+
+    def _turns_of(self, *given: Any, **named: Any) -> Turns:
+        return Turns(*given, **named)
 
     def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
         """The plan of windows."""
@@ -189,27 +199,32 @@ class Clockwork:
         """Bytes of one slot, and the most bytes of all slots together."""
         return variant.slot_bytes, self._settings.measurement.pool_bytes
 
-    def _pool(self, check_set: CheckSet, index: int, slots: int) -> Pool:
+    def _pool(self, check_set: CheckSet, index: int, slots: int) -> Slots:
         """The pool of a variant with at least ``slots`` slots; it is kept, and replaced if it must grow."""
         key = check_set.id, index
         pool = self._pools.get(key)
         if pool is None or pool.slots < slots:
             if pool is not None:
                 pool.close()
-            if key not in self._sources:
-                self._sources[key] = self._source(check_set, index)
-            pool = self._pools[key] = Pool(check_set.variants[index], self._sources[key], slots)
+            pool = self._pools[key] = self._make_pool(check_set, index, slots)
         return pool
 
-    def _source(self, check_set: CheckSet, index: int) -> Source:
-        variant, draw = check_set.variants[index], None
-        if is_structured(variant):
-            drawer = Drawer(self._workers.oracle(), variant)
-            self._drawers.append(drawer)
-            draw = drawer.draw
-        return Source(variant, check_set.trials[index], self._instruments.fresh, draw)
+    def _make_pool(self, check_set: CheckSet, index: int, slots: int) -> Slots:
+        variant, key = check_set.variants[index], (check_set.id, index)
+        if key not in self._sources:
+            trials, draw = check_set.trials[index], self._draw(variant)
+            self._sources[key] = Source(variant, trials, self._instruments.fresh, draw)
+        return Pool(variant, self._sources[key], slots)
 
-    def _all_first_calls(self, sides: list[Side], pool: Pool) -> dict[str, float]:
+    def _draw(self, variant: Variant) -> Draw | None:
+        """Fresh draws of ``get_inputs``, if an input can only be made so."""
+        if not is_structured(variant):
+            return None
+        drawer = Drawer(self._workers.oracle(), variant)
+        self._drawers.append(drawer)
+        return drawer.draw
+
+    def _all_first_calls(self, sides: list[Seat], pool: Slots) -> dict[str, float]:
         """First calls of all sides (torch.compile compiles now); mean latency in ms of each."""
         means = {}
         for side in list(sides):
@@ -224,7 +239,7 @@ class Clockwork:
                 side.end()
         return means
 
-    def _first_calls(self, side: Side, pool: Pool) -> float:
+    def _first_calls(self, side: Seat, pool: Slots) -> float:
         """A few calls on the pool; the worker stays at the door, frozen. Median latency in ms of the last half."""
         patience = _COMPILE_TIMEOUT_S if is_compiled(side.name) else self._settings.call_timeout_s
         pool.refill(range(min(_WARM_CALLS, pool.slots)))
@@ -232,11 +247,11 @@ class Clockwork:
         window = side.window(np.arange(_WARM_CALLS) % pool.slots, [], call_timeout_s=patience)
         return float(np.median(window.durations_ns[_WARM_CALLS // 2 :])) / 1e6
 
-    def _change_pool(self, side: Side, pool: Pool) -> None:
+    def _change_pool(self, side: Seat, pool: Slots) -> None:
         side.leave(timeout_s=self._settings.call_timeout_s)
         self._first_calls(side, pool)
 
-    def _release(self, sides: Sequence[Side]) -> None:
+    def _release(self, sides: Sequence[Seat]) -> None:
         """Call the twins back, so that they can serve again. A twin that does not come is ended."""
         for side in sides:
             if is_foreign(side.name) or not side.client.worker.alive():

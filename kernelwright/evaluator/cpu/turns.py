@@ -12,19 +12,19 @@ import itertools
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from kernelwright.evaluator.accuracy import arrays, budget
-from kernelwright.evaluator.accuracy.judging import compare_layout, judge_probe, judge_trial
+from kernelwright.evaluator.accuracy.judging import Judge, compare_layout
 from kernelwright.evaluator.accuracy.redraws import Redraws, alike_in_size, size_limits
 from kernelwright.evaluator.accuracy.trials import Trial, data_of, is_normal
-from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.state import mixed
 from kernelwright.evaluator.figures.intervals import binomial_tail
 from kernelwright.evaluator.host.door import Window
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.records import Status, TimingSample
@@ -85,11 +85,16 @@ def secret_calls(rng: np.random.Generator, plan_: Plan, slots: int) -> tuple[np.
 
 
 class Turn(NamedTuple):
-    """One turn of all sides: mean latency in ms by side, and the first thing wrong with the candidate's outputs."""
+    """One turn of all sides.
+
+    latency_ms: mean latency by side. wrong: the first thing wrong with the candidate's outputs. claims: by side, the
+    logarithm of the candidate's speedup over it, as far as it may be claimed.
+    """
 
     latency_ms: dict[str, float]
     samples: tuple[TimingSample, ...]
     wrong: tuple[Status, str] | None
+    claims: dict[str, float]
 
 
 class Comparison:
@@ -136,15 +141,19 @@ class Comparison:
             return False
         if self._redraws is not None:
             return self._is_a_draw(ours, theirs, j, label, self._redraws)
-        trial = self._trials.get(label, self._first)
         if spec.dtype not in wire.FLOATS:
-            is_index = trial.truths[j].rule is not None
+            is_index = self._trials.get(label, self._first).truths[j].rule is not None
             return self._same_numbers(ours, theirs, None if is_index else self._rounded_share(j), label)
+        return _within(ours, theirs, *self._allowed(j, ours.size, label))
+
+    def _allowed(self, j: int, elements: int, label: str) -> tuple[float, float]:
+        """How far output ``j`` may stray: the norm and the largest element of the difference."""
+        trial = self._trials.get(label, self._first)
         told, scale, data = trial.reductions, self.tolerance_scale, data_of(label)
-        allowed = _STRAY * budget.norm_tolerance(told, ours.size, scale, data=data)
+        allowed = _STRAY * budget.norm_tolerance(told, elements, scale, data=data)
         most = _STRAY * 40.0 * budget.tolerance(told, scale, data=data)
         norm, largest = self._scale(trial, j)
-        return _within(ours, theirs, allowed * norm, most * largest)
+        return allowed * norm, most * largest
 
     def _is_a_draw(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str, redraws: Redraws) -> bool:
         """Whether a random output looks like a draw of the reference's, and like none that was drawn before."""
@@ -222,9 +231,7 @@ class ReadTimes:
 
     def wrong(self, ours: Window, theirs: Window) -> tuple[Status, str] | None:
         """Count one turn of candidate and reference. Return a status once slow turns are surely too many."""
-        size, other = (
-            float(np.median([sum(c.data.size for c in o) for o in w.outputs.values()])) for w in (ours, theirs)
-        )
+        size, other = (float(np.median([sum(c.size for c in o) for o in w.outputs.values()])) for w in (ours, theirs))
         expected = float(np.median(theirs.reads_ns)) * max(size / max(other, 1), 1.0)
         cold = min(_COLD_NS_PER_BYTE * size, _COLD_SHARE * float(np.median(ours.durations_ns)))
         self._turns += 1
@@ -241,8 +248,8 @@ class Turns:
 
     def __init__(
         self,
-        sides: Sequence[Side],
-        pool: Pool,
+        sides: Sequence[Seat],
+        pool: Slots,
         plan: Plan,
         comparison: Comparison,
         read_times: ReadTimes,
@@ -251,11 +258,13 @@ class Turns:
         probing: bool = True,
         null_ms: float,
         call_timeout_s: float,
+        judge: Judge | None = None,
     ) -> None:
         """``reserve``: trials that no worker has seen; ``probing``: whether lower precision inside is refused."""
+        self._judge = judge or Judge()
         self._reserve = list(reserve)
         self._probing = probing
-        self._seen: dict[int, list[np.ndarray]] = {}  # the candidate's outputs on trials of the reserve
+        self._seen: dict[int, list[Any]] = {}  # the candidate's outputs on trials of the reserve
         self._sides = list(sides)
         self._pool = pool
         self._plan = plan
@@ -294,9 +303,14 @@ class Turns:
                 )
             )
         wrong = self._judge_reserve(known, windows[self._sides[0].name]) or self._compare(windows, slots)
-        return Turn(latency, tuple(samples), wrong)
+        return Turn(latency, tuple(samples), wrong, self._claimed(latency, windows))
 
-    def apart(self, look: Callable[[Side, Pool, Plan], Seen]) -> Seen:
+    def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
+        """By side, the logarithm of the candidate's speedup over it that may be claimed."""
+        own = latency_ms[self._sides[0].name]
+        return {name: math.log(taken / own) for name, taken in latency_ms.items()}
+
+    def apart(self, look: Callable[[Seat, Slots, Plan], Seen]) -> Seen:
         """Look at the candidate between two turns and return what ``look`` finds. The candidate is frozen before."""
         side = self._sides[0]
         side.freeze()
@@ -328,7 +342,7 @@ class Turns:
     def _judge_reserve(self, known: Mapping[int, int], window: Window) -> tuple[Status, str] | None:
         for call, k in known.items():
             trial, variant = self._reserve[k], self._pool.variant
-            found, values = judge_trial(trial, variant, window.outputs[call], self._comparison.tolerance_scale)
+            found, values = self._judge.trial(trial, variant, window.outputs[call], self._comparison.tolerance_scale)
             if found.status is not None:
                 return found.status, f"a timed call is wrong: {found.reason}"
             self._seen[k] = values
@@ -336,7 +350,7 @@ class Turns:
             other = trial.partner
             if other is None or not {k, other} <= self._seen.keys() or not {k, other} & set(known.values()):
                 continue
-            if reason := judge_probe(trial, self._reserve[other], self._seen[k], self._seen[other]):
+            if reason := self._judge.probe(trial, self._reserve[other], self._seen[k], self._seen[other]):
                 return Status.INCORRECT_NUMERICAL, f"while timed, {reason}"
         return None
 
@@ -350,6 +364,10 @@ class Turns:
             wrong = self._comparison.wrong(claims, theirs[call], self._pool.label(int(slots[call])))
             if wrong is not None:
                 return wrong
+        return self._late(windows)
+
+    def _late(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
+        """A refusal if the candidate's outputs are not there yet when they are read."""
         return self._read_times.wrong(windows[self._sides[0].name], windows["eager"])
 
     def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
@@ -368,4 +386,4 @@ class Turns:
 
 def _overlap(a: OutputClaim, b: OutputClaim) -> bool:
     """Whether two outputs share memory."""
-    return a.address < b.address + b.data.size and b.address < a.address + a.data.size
+    return a.address < b.address + b.size and b.address < a.address + a.size

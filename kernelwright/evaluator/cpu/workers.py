@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 
 from kernelwright.errors import SandboxError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.host.client import Builder, Client
 from kernelwright.evaluator.host.device import CPU, Device
 from kernelwright.evaluator.host.door import Door
 from kernelwright.evaluator.host.host import COMPILER, ORACLE, RUNNER, Host, Program
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
 from kernelwright.evaluator.truth.errors import reference_error
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import compile_mode, is_compiled, is_foreign
@@ -27,7 +28,7 @@ class Workers:
         self.device = device
         self._problem = problem
         self._on_stage = on_stage
-        self._twins: dict[str, Side] = {}
+        self._twins: dict[str, Seat] = {}
 
     @property
     def allows_tf32(self) -> bool:
@@ -41,11 +42,11 @@ class Workers:
         for side in twins.values():
             side.end()
 
-    def candidate(self, env: Mapping[str, str], builds: Builder | None = None, role: str = "candidate") -> Side:
+    def candidate(self, env: Mapping[str, str], builds: Builder | None = None, role: str = "candidate") -> Seat:
         """A fresh worker for a candidate or a rival; nothing is loaded yet. ``builds`` replaces the build service."""
         return self._start(role, builds=builds or self.host.builds, env=env)
 
-    def bare(self, name: str) -> Side:
+    def bare(self, name: str) -> Seat:
         """A worker that has its door and holds only the referee's own code.
 
         Raises:
@@ -53,7 +54,7 @@ class Workers:
         """
         side = self._start(name)
         try:
-            self.host.load(side.client, side.door, Program("", device=self.device))
+            side.load(self.host, Program("", device=self.device))
         except WorkerFailed:
             side.end()
             raise
@@ -80,7 +81,7 @@ class Workers:
             raise reference_error(self._problem, failed, output=output) from None
         return client
 
-    def twin(self, name: str, check_set: CheckSet) -> Side:
+    def twin(self, name: str, check_set: CheckSet) -> Seat:
         """A fresh worker of the reference for a baseline, set up with the first variant and weights.
 
         Raises:
@@ -91,7 +92,7 @@ class Workers:
             self._on_stage(f"baseline {name}")
         side = self._start(name, compiles=compiled)
         try:
-            self.host.load(side.client, side.door, self.reference())
+            side.load(self.host, self.reference())
             side.set_up(check_set.variants[0])
             if compiled:
                 side.client.request("compile", timeout_s=SETUP_TIMEOUT_S, mode=compile_mode(name))
@@ -105,7 +106,7 @@ class Workers:
         with contextlib.suppress(SandboxError):
             self._start("compiler", compiles=True).end()
 
-    def live_twin(self, name: str, check_set: CheckSet) -> Side:
+    def live_twin(self, name: str, check_set: CheckSet) -> Seat:
         """The kept twin of a baseline; started again if it died."""
         side = self._twins.get(name)
         if side is None or not side.client.worker.alive():
@@ -126,22 +127,21 @@ class Workers:
         builds: Builder | None = None,
         compiles: bool = False,
         env: Mapping[str, str] | None = None,
-    ) -> Side:
-        door = Door(self.host.door_library)
-        try:
-            client = self.host.worker(
-                COMPILER if compiles else RUNNER,
-                name=name,
-                builds=builds,
-                allow_exec=compiles,
-                env=env,
-                inductor_cache=self._problem.sha256 if compiles else None,
-                device=self.device,
-            )
-        except BaseException:
-            door.close()
-            raise
-        return self._side(name, client, door)
+    ) -> Seat:
+        client = self.host.worker(
+            self._entry(compiles=compiles),
+            name=name,
+            builds=builds,
+            allow_exec=compiles,
+            env=env,
+            inductor_cache=self._problem.sha256 if compiles else None,
+            device=self.device,
+        )
+        return self._seat(name, client)
 
-    def _side(self, name: str, client: Client, door: Door) -> Side:
-        return Side(name, client, door, watched=is_foreign(name))
+    def _entry(self, *, compiles: bool) -> str:
+        """The function that a worker runs."""
+        return COMPILER if compiles else RUNNER
+
+    def _seat(self, name: str, client: Client) -> Seat:
+        return Side(name, client, Door(self.host.door_library), watched=is_foreign(name))

@@ -1,45 +1,69 @@
-"""The clock of an accelerator or its rehearsal on the CPU: the CPU's turns, with outputs that stay on the device."""
+"""The clock of a device: the CPU's turns over a queue of calls, with inputs and outputs that only the keeper sees.
+
+What an empty call takes lies in the candidate's process, where it can be fused with the candidate's own work. So it is
+taken off the reference alone in what is claimed: see :func:`device.queue.certified_speedup`.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
 
 from kernelwright.errors import MachineError
+from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
+from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.evaluator.cpu.clock import CpuClock
 from kernelwright.evaluator.cpu.instruments import Instruments
-from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.side import SETUP_TIMEOUT_S, Side
+from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.turn_setup import Clockwork
-from kernelwright.evaluator.cpu.turns import Plan, Turns
+from kernelwright.evaluator.cpu.turns import Comparison, Plan, Turns
 from kernelwright.evaluator.cpu.workers import Workers
+from kernelwright.evaluator.device.claims import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.examine import Examiner
+from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
+from kernelwright.evaluator.device.queue import certified_speedup
 from kernelwright.evaluator.device.side import DeviceSide
+from kernelwright.evaluator.device.station import Station
+from kernelwright.evaluator.device.trials import DeviceTrials
+from kernelwright.evaluator.figures.control_chart import Chart
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import Device, read_state
-from kernelwright.evaluator.host.door import Door
-from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.host.door import Window
+from kernelwright.evaluator.host.host import COMPILER_ON_DEVICE, RUNNER_ON_DEVICE, Host
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
 from kernelwright.evaluator.own.evidence import Shares
 from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
 from kernelwright.evaluator.profile.winner import Faults, Winner
+from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.records import Problem, Profile
+from kernelwright.evaluator.wire.roles import is_foreign
+from kernelwright.records import Problem, Profile, Status
+
+__all__ = ["DeviceClock"]
 
 _POOLS = 4  # times as large as on the CPU: a GPU's caches are
+_USUAL_LAUNCHES = 8  # of one call
 _EVENT_CALLS = 30
 _MOST_EVENT_MS = 1e6
-_EXAMINED_S = 300.0
-_EXAMINERS: WeakKeyDictionary[Host, Examiner] = WeakKeyDictionary()  # for all problems: ceilings take seconds
+_EMPTY_CALLS = 32
+_EMPTY_WINDOWS = 5
+_LEAST_MS = 1e-6
 
 
 class DeviceWorkers(Workers):
     """Workers that compute on a device."""
 
-    def _side(self, name: str, client: Client, door: Door) -> Side:
-        return DeviceSide(name, client, door, self.host.door_library)
+    def _entry(self, *, compiles: bool) -> str:
+        return COMPILER_ON_DEVICE if compiles else RUNNER_ON_DEVICE
+
+    def _seat(self, name: str, client: Client) -> Seat:
+        return DeviceSide(name, client, Station.of(self.host, self.device))
 
     def probe(self) -> None:
         """Let a fresh worker that holds only the referee's own code compute something on the device.
@@ -54,17 +78,74 @@ class DeviceWorkers(Workers):
             side.end()
 
 
+class DeviceTurns(Turns):
+    """Turns whose claims are certified."""
+
+    empty_ms = 0.0  # at most, by the control chart
+
+    def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
+        """Against a rival, which runs foreign code as well, nothing can be certified: the estimate decides races."""
+        own = self._sides[0].name
+        raw = windows[own].mean_ms
+        return {
+            name: math.log(
+                latency_ms[name] / latency_ms[own]
+                if is_foreign(name)
+                else max(certified_speedup(window.mean_ms, raw, self.empty_ms), _LEAST_MS / raw)
+            )
+            for name, window in windows.items()
+        }
+
+    def _late(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
+        """None: outputs that come later than their digests are refused for that."""
+        return None
+
+
 class DeviceClockwork(Clockwork):
     """Windows on a device, and a floor by its measured ceilings."""
 
-    def __init__(self, instruments: Instruments, workers: Workers, problem: Problem, examiner: Examiner) -> None:
+    def __init__(self, instruments: Instruments, workers: Workers, problem: Problem) -> None:
         super().__init__(instruments, workers, problem)
+        self._host = workers.host
         self._device = workers.device
-        self._examiner = examiner
+        self._charts: dict[str, Chart] = {}
+        self._empty: DeviceSide | None = None
+        self._trials: DeviceTrials | None = None
+        self._device_sources: dict[tuple[str, int], DeviceSource] = {}
+        self._upper_ms = 0.0  # of an empty call
+
+    @property
+    def station(self) -> Station:
+        """The device's keeper and tools."""
+        return Station.of(self._host, self._device)
+
+    @property
+    def trials(self) -> DeviceTrials:
+        """The trials that the keeper holds."""
+        if self._trials is None:
+            self._trials = DeviceTrials(self.station.keeper)
+        return self._trials
+
+    def close(self) -> None:
+        """Free everything that the keeper holds for this problem."""
+        super().close()
+        if self._empty is not None:
+            self._empty.end()
+            self._empty = None
+        for source in self._device_sources.values():
+            source.close()
+        self._device_sources = {}
+        if self._trials is not None:
+            self._trials.close()
+            self._trials = None
+
+    def judge(self) -> DeviceJudge:
+        """A judge of outputs."""
+        return DeviceJudge(self.station.keeper, self.trials)
 
     def floor_ms(self, check_set: CheckSet, *, anew: bool = False) -> float:
         """The least time in ms that the device's measured ceilings allow; 0 if they are not known."""
-        ceilings = self._examiner.ceilings()
+        ceilings = self.station.examiner.ceilings()
         if ceilings is None:
             return 0.0
         variant, allowed = check_set.variants[0], self._problem.meta.tolerance.reduced_precision
@@ -79,24 +160,72 @@ class DeviceClockwork(Clockwork):
         outputs = sum(spec.span_bytes for spec in variant.outputs)
         return slot_bytes + outputs, pool_bytes * (_POOLS if self._device.is_gpu else 1)
 
+    def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
+        """Windows that fit into the queue of a driver; every slot is drawn anew for each."""
+        calls = min(super()._plan(fastest_ms, slowest_ms, variant).calls, wire.depth(_USUAL_LAUNCHES))
+        return Plan(calls, calls)
+
+    def _make_pool(self, check_set: CheckSet, index: int, slots: int) -> Slots:
+        variant, key = check_set.variants[index], (check_set.id, index)
+        keeper = self.station.keeper
+        if key not in self._device_sources:
+            known = sorted({trial.distribution for trial in check_set.trials[index] if trial.weights == 0})
+            self._device_sources[key] = DeviceSource(keeper, variant, known, self._draw(variant))
+        return DevicePool(keeper, variant, self._device_sources[key], slots, self.trials)
+
+    def _comparison(self, check_set: CheckSet, redraws: Redraws | None) -> Comparison:
+        scale = self._problem.meta.tolerance.scale
+        given = check_set.variants[0].outputs, check_set.trials[0], scale
+        return DeviceComparison(self.station.keeper, *given, redraws=redraws)
+
+    def _turns_of(self, *given: Any, **named: Any) -> Turns:
+        made = DeviceTurns(*given, **named, judge=self.judge())
+        made.empty_ms = self._upper_ms
+        return made
+
+    def _null_ms(self, check_set: CheckSet) -> float:
+        """The mean time of a call that computes nothing, on the inputs and outputs of the timed shape."""
+        chart = self._charts.setdefault(check_set.id, Chart())
+        pool = self._pool(check_set, 0, _EMPTY_CALLS)
+        while not chart.add(self._measured_empty(pool)):
+            pass  # at most once: the second group is taken
+        self._upper_ms = chart.upper
+        return chart.mean
+
+    def _measured_empty(self, pool: Slots) -> list[float]:
+        """Mean ms of empty calls in some windows, after one that is not counted."""
+        if self._empty is None:
+            side = self._workers.bare("empty")
+            assert isinstance(side, DeviceSide)
+            side.idle()
+            self._empty = side
+        assert isinstance(pool, DevicePool)
+        self._empty.enter(pool)
+        order, timeout_s = np.arange(_EMPTY_CALLS), self._settings.call_timeout_s
+        try:
+            windows = [self._empty.window(order, [], call_timeout_s=timeout_s) for _ in range(_EMPTY_WINDOWS + 1)]
+        except WorkerFailed as failed:
+            raise MachineError(f"the empty worker failed: {failed.failure.message}") from None
+        return [window.mean_ms for window in windows[1:]]
+
+
+class DeviceCheckStage(CheckStage):
+    """The check on a device: what is compared stays there."""
+
+    def _judge(self) -> DeviceJudge:
+        assert isinstance(self._clockwork, DeviceClockwork)
+        return self._clockwork.judge()
+
 
 class DeviceClock(CpuClock):
-    """Checks and times candidates of one problem on a device.
+    """Checks and times candidates of one problem on a device."""
 
-    Its timings are not confirmed yet: inputs reach the device before a window begins, and a device cannot be frozen.
-    """
-
-    may_confirm = False
     sanitizes = True
 
     def __init__(
         self, host: Host, instruments: Instruments, problem: Problem, on_stage: Callable[[str], None], device: Device
     ) -> None:
         self.device = device
-        if host not in _EXAMINERS:
-            limits = host.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
-            _EXAMINERS[host] = Examiner(host.sandbox, device, host.cache_dir, limits)
-        self._examiner = _EXAMINERS[host]
         super().__init__(host, instruments, problem, on_stage)
 
     def _make_workers(self, problem: Problem, on_stage: Callable[[str], None]) -> Workers:
@@ -104,9 +233,12 @@ class DeviceClock(CpuClock):
         return self._device_workers
 
     def _make_clockwork(self, problem: Problem) -> Clockwork:
-        return DeviceClockwork(self._instruments, self.workers, problem, self._examiner)
+        return DeviceClockwork(self._instruments, self.workers, problem)
 
-    def own_shares(self, side: Side, windows: tuple[Pool, Plan]) -> Shares:
+    def _make_checks(self, problem: Problem) -> CheckStage:
+        return DeviceCheckStage(self._instruments, self._host.settings, problem, self.clockwork)
+
+    def own_shares(self, side: Seat, windows: tuple[Slots, Plan]) -> Shares:
         """No shares: samples of a worker say nothing about its device. A traced call asks its profiler instead."""
         return Shares(None, None)
 
@@ -114,20 +246,31 @@ class DeviceClock(CpuClock):
         """None: a profiler would run inside the timed calls."""
         return None
 
+    def trace(self, side: Seat, windows: tuple[Slots, Plan]) -> dict[str, Any]:
+        """See :meth:`CpuClock.trace`."""
+        assert isinstance(side, DeviceSide)
+        side.freeze()
+        windows[0].refill([0])
+        side.show(0)
+        side.thaw()
+        return side.client.request("trace", timeout_s=self._timeout_s)
+
     def state(self) -> dict[str, str]:
         """The device's clocks, temperature and power now."""
         return read_state(self.device)
 
-    def own_times(self, side: Side) -> str:
+    def own_times(self, side: Seat) -> str:
         """The time that a candidate's own process measures: shown beside the referee's time, and decides nothing."""
+        assert isinstance(side, DeviceSide)
+        waits = "its calls wait for the device, so they were timed one by one; " if side.synchronising else ""
         try:
-            side.leave(timeout_s=self._timeout_s)  # it still waits at the door
+            side.leave(timeout_s=self._timeout_s)
             reply = side.client.request("events", timeout_s=SETUP_TIMEOUT_S, calls=_EVENT_CALLS)
         except WorkerFailed:
-            return ""
+            return waits
         claimed = reply.get("ms")
         times = [t for t in claimed if type(t) is float and 0 < t < _MOST_EVENT_MS] if type(claimed) is list else []
-        return f"{statistics.median(times):.4g} ms by events of its own process: a claim" if times else ""
+        return f"{waits}{statistics.median(times):.4g} ms by events of its own process: a claim" if times else waits
 
     def see_works(self) -> None:
         """Check that the device still computes, before the next candidate gets it.
@@ -152,3 +295,7 @@ class DeviceClock(CpuClock):
         if not replay:
             return None
         return self._examiner.profile(winner, static, working_set_bytes=self.clockwork.pool_bytes(winner.check_set))
+
+    @property
+    def _examiner(self) -> Examiner:
+        return Station.of(self._host, self.device).examiner

@@ -195,11 +195,12 @@ class Keeper:
         return {"sum": int.from_bytes(self._driver.get(answer, 8), "little")}
 
     def do_scale(self, fds: Sequence[int], memory: int, offset: int, count: int) -> dict[str, Any]:
-        """The largest of ``count`` scales (float64, not negative)."""
+        """The largest of ``count`` scales (float64, not negative), and their norm."""
         scales = {"memory": memory, "offset": offset, "dtype": "float64", "shape": [count], "stride": [1]}
         nothing = _View(at=self._scratch + _ZEROS_AT, dtype=wire.DTYPES.index("float64"), dimensions=1)
         nothing.shape[0] = count  # of stride 0: one zero for all
-        return {"largest": _told(_double(self._difference_of(self._view(scales, count), nothing, count).largest))}
+        found = self._difference_of(self._view(scales, count), nothing, count)
+        return {"largest": _told(_double(found.largest)), "norm": _told(found.squares**0.5)}
 
     def do_errors(
         self, fds: Sequence[int], output: dict[str, Any], truth: dict[str, Any], count: int, peaks: bool

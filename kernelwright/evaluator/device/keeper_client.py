@@ -129,6 +129,11 @@ class Keeper:
         """Of its process."""
         return self._process.pid
 
+    @property
+    def lives(self) -> bool:
+        """Whether it runs."""
+        return self._log >= 0 and self._process.poll() is None
+
     def close(self) -> None:
         """End it. All memory that no worker maps is free then. Idempotent."""
         self._sock.close()
@@ -200,9 +205,10 @@ class Keeper:
         rows = [[memory.number, offset, size] for memory, offset, size in outputs]
         return int(self._ask("digest", outputs=rows, key=key)["sum"])
 
-    def largest_scale(self, memory: Memory, offset: int, count: int) -> float:
-        """The largest of ``count`` error scales (float64, not negative)."""
-        return float(self._ask("scale", memory=memory.number, offset=offset, count=count)["largest"])
+    def scales(self, memory: Memory, offset: int, count: int) -> tuple[float, float]:
+        """The norm and the largest of ``count`` error scales (float64, not negative)."""
+        told = self._ask("scale", memory=memory.number, offset=offset, count=count)
+        return float(told["norm"]), float(told["largest"])
 
     def errors(self, output: Placed, expected: Expected, *, peaks: bool = False) -> tuple[ErrorSums, float]:
         """The error sums of an output, and its average error in error scales (see ``arrays.noise_of``)."""

@@ -15,20 +15,22 @@ import numpy as np
 
 from kernelwright.evaluator.accuracy import distributions
 from kernelwright.evaluator.accuracy.quantiles import quantiles
-from kernelwright.evaluator.accuracy.trials import PROBES, Variant
+from kernelwright.evaluator.accuracy.trials import PROBES, Trial, Variant
+from kernelwright.evaluator.cpu.pool import Draw
 from kernelwright.evaluator.device.keeper_client import Keeper, Memory
+from kernelwright.evaluator.device.trials import DeviceTrials
 from kernelwright.evaluator.wire import keeper as wire
 from kernelwright.evaluator.wire import tensors
 from kernelwright.records import InputDomain
 
-__all__ = ["DevicePool", "DeviceSource", "Draw"]
+__all__ = ["DevicePool", "DeviceSource", "Filling"]
 
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
 _ONE = int(np.float32(1.0).view(np.uint32))
 _ALIGNMENT = 16
 
 
-class Draw(NamedTuple):
+class Filling(NamedTuple):
     """How the keeper draws one distribution of one input: a kind of filling with its bounds, or a table of quantiles.
 
     table: (4096,) bit patterns, or None. row: elements of a row. Fields as in ``wire.keeper.Piece``.
@@ -42,33 +44,33 @@ class Draw(NamedTuple):
     ends: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
 
-def draw_of(name: str, spec: tensors.TensorSpec, domain: InputDomain) -> Draw | None:
+def draw_of(name: str, spec: tensors.TensorSpec, domain: InputDomain) -> Filling | None:
     """How the keeper draws a distribution for a tensor; None if it cannot, so that the host must make it.
 
     Distributions of float32, and of integers and booleans, are drawn on the device. Others (float64, half precision,
     data with NaN, layouts with gaps) are rare and small.
     """
     if spec.dtype == "bool":
-        return Draw(wire.Fill.EITHER, low=0, high=1)
+        return Filling(wire.Fill.EITHER, low=0, high=1)
     if spec.dtype in distributions.INTEGER_DTYPES:
         low, high = distributions.integer_bounds(spec.dtype, domain)
         kind = wire.Fill.EITHER if name == "binary" else wire.Fill.UNIFORM_INTEGERS
-        return None if name == "constant_rows" else Draw(kind, low=low, high=high)
+        return None if name == "constant_rows" else Filling(kind, low=low, high=high)
     if spec.dtype != "float32" or not (spec.contiguous or name in distributions.INDEPENDENT):
         return None
     row = spec.shape[-1] if spec.shape else 1
     if name == "binary":
-        return Draw(wire.Fill.EITHER, low=0, high=_ONE)
+        return Filling(wire.Fill.EITHER, low=0, high=_ONE)
     if name == "constant_rows":
-        return Draw(wire.Fill.ROWS_OF_TABLE, _rows_of(domain), row=row)
+        return Filling(wire.Fill.ROWS_OF_TABLE, _rows_of(domain), row=row)
     if name in distributions.FAR:
         along, cycle = (_row_of_ends(spec.shape), spec.elements) if name == "end_rows" else (1, row)
-        return Draw(wire.Fill.ENDS, row=along, high=cycle, ends=distributions.ends_of(domain))
+        return Filling(wire.Fill.ENDS, row=along, high=cycle, ends=distributions.ends_of(domain))
     table = quantiles(name, domain)
     if table is None:
         return None
     probe = distributions.has_probe_format(name, domain)
-    return Draw(wire.Fill.PROBE_TABLE if probe else wire.Fill.TABLE, table)
+    return Filling(wire.Fill.PROBE_TABLE if probe else wire.Fill.TABLE, table)
 
 
 def _row_of_ends(shape: Sequence[int]) -> int:
@@ -87,9 +89,10 @@ def _rows_of(domain: InputDomain) -> np.ndarray:
 class DeviceSource:
     """Draws the contents of slots on the device, every time anew; see :class:`cpu.pool.Source` for what they hold."""
 
-    def __init__(self, keeper: Keeper, variant: Variant, known: Sequence[str]) -> None:
-        """``known``: distributions of the check's trials."""
+    def __init__(self, keeper: Keeper, variant: Variant, known: Sequence[str], draw: Draw | None = None) -> None:
+        """``known``: distributions of the check's trials. ``draw``: of ``get_inputs``, if an input needs it."""
         self._keeper = keeper
+        self._own = draw
         self._rng = distributions.secret_rng(secrets.randbits(128))
         self._free = [
             (spec, domain)
@@ -101,11 +104,14 @@ class DeviceSource:
         self._others = sorted(set(known) - {self._plain, "own", *PROBES.values()}) if self._free else []
         self._tables: dict[int, Memory] = {}  # by the identity of a table, which is kept
         self._kept: list[np.ndarray] = []
-        self._draws: dict[tuple[str, int], Draw | None] = {}
+        self._draws: dict[tuple[str, int], Filling | None] = {}
 
     def fill(self, memory: Memory, slots: Sequence[int], stride: int) -> list[str]:
         """Put fresh data into slots of ``memory``. Returns the names of their distributions."""
         chosen = [self._choose() for _ in slots]
+        if self._own is not None and len(slots):
+            for slot, drawn in zip(slots, self._own(len(slots)), strict=True):
+                self._keeper.put(memory, drawn, slot * stride)
         pieces = []
         for slot, name in zip(slots, chosen, strict=True):
             for position, (spec, domain) in enumerate(self._free):
@@ -165,8 +171,12 @@ class DevicePool:
         memory: of all slots. stride: bytes of one slot.
     """
 
-    def __init__(self, keeper: Keeper, variant: Variant, source: DeviceSource, slots: int) -> None:
+    def __init__(
+        self, keeper: Keeper, variant: Variant, source: DeviceSource, slots: int, trials: DeviceTrials
+    ) -> None:
+        """``trials``: holds the inputs of trials."""
         self._keeper = keeper
+        self._trials = trials
         self._source = source
         self.variant = variant
         self.slots = slots
@@ -184,20 +194,29 @@ class DevicePool:
         for slot, label in zip(chosen, self._source.fill(self.memory, chosen, self.stride), strict=True):
             self._labels[slot] = label
 
-    def place(self, trials: Mapping[int, tuple[Memory, int, str]]) -> None:
-        """Put the inputs of trials, given by memory, offset and distribution, into slots."""
-        for slot, (memory, offset, distribution) in trials.items():
-            self._keeper.copy((memory, offset), (self.memory, slot * self.stride), self.variant.slot_bytes)
-            self._labels[slot] = distribution
+    @property
+    def size(self) -> int:
+        """Bytes of all slots."""
+        return self.memory.size
+
+    def place(self, trials: Mapping[int, Trial]) -> None:
+        """Put the inputs of trials into slots."""
+        for slot, trial in trials.items():
+            self._keeper.copy((self._trials.inputs(trial), 0), self.at(slot), self.variant.slot_bytes)
+            self._labels[slot] = trial.distribution
+
+    def at(self, slot: int) -> tuple[Memory, int]:
+        """Memory and offset of a slot."""
+        return self.memory, slot * self.stride
 
     def label(self, slot: int) -> str:
         """The distribution that a slot holds."""
         return self._labels[slot]
 
     def seal(self, slots: Sequence[int] | np.ndarray, keys: Sequence[int] | np.ndarray, to: Memory) -> None:
-        """Write slots, sealed with their keys, into a contestant's memory, where they lie as they lie here."""
+        """Write slots, sealed with their keys, into a contestant's memory, one after another in the given order."""
         rows = [
-            (self.memory, int(slot) * self.stride, to, int(slot) * self.stride, int(key))
-            for slot, key in zip(slots, keys, strict=True)
+            (*self.at(int(slot)), to, k * self.stride, int(key))
+            for k, (slot, key) in enumerate(zip(slots, keys, strict=True))
         ]
         self._keeper.seal(rows, self.stride)

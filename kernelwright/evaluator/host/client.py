@@ -139,21 +139,30 @@ class Client:
 
     def check_alive(self, op: str) -> None:
         """While waiting at the door: raise if the worker died, or sent a message instead of answering a call."""
+        if self.has_replied(op):
+            self.reply(op, timeout_s=1.0)
+            raise WorkerFailed(Failure("protocol", op, "it left the door without being told"), self.name)
+
+    def has_replied(self, op: str) -> bool:
+        """Whether a message of the worker's waits to be received.
+
+        Raises:
+            WorkerFailed: it died.
+        """
         if not self.worker.alive():
             raise WorkerFailed(self._death(op), self.name)
         try:
             self.sock.setblocking(False)
             waiting = self.sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             raise WorkerFailed(self._death(op), self.name) from None
         finally:
             self.sock.setblocking(True)
         if not waiting:
             raise WorkerFailed(self._death(op), self.name)
-        self.reply(op, timeout_s=1.0)
-        raise WorkerFailed(Failure("protocol", op, "it left the door without being told"), self.name)
+        return True
 
     def close(self) -> Exit | None:
         """Kill the worker with everything in it."""

@@ -9,13 +9,14 @@ import glob
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from kernelwright.evaluator.driver.cuda import LIBRARY
 from kernelwright.records import Backend, DeviceClass
 from kernelwright.sandbox import Limits, Mount
 
-__all__ = ["CPU", "REHEARSAL", "Device", "find_device", "parse_device", "parse_state", "read_state"]
+__all__ = ["CPU", "Device", "find_device", "parse_device", "parse_state", "read_state", "rehearsal"]
 
 _FIELDS = ("index", "name", "uuid", "compute_cap", "memory.total", "driver_version", "mig.mode.current")
 _STATE = (
@@ -43,6 +44,8 @@ class Device:
         name: its name in its driver; ``architecture``: such as ``sm_90a``, empty for a rehearsal.
         memory_bytes: its memory.
         nodes: the device files that a worker needs.
+        library: its driver. images: our own code for it, in the order of ``driver.kernels.MODULES``; empty for the
+            shipped PTX. Both are other ones in a rehearsal, whose driver is a stand-in.
     """
 
     torch_name: str
@@ -52,6 +55,8 @@ class Device:
     uuid: str = ""
     driver: str = ""
     nodes: tuple[str, ...] = ()
+    library: str = LIBRARY
+    images: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
     def is_gpu(self) -> bool:
@@ -85,12 +90,18 @@ class Device:
         return dataclasses.replace(usual, memory_bytes=memory_bytes, pids=_PIDS, nofile=_FILES, devices=True)
 
     def mounts(self) -> list[Mount]:
-        """Folders of this machine that its driver reads."""
-        return [Mount(path) for path in _DRIVER_FOLDERS if self.is_gpu and os.path.isdir(path)]
+        """Folders of this machine that its driver reads, or that a stand-in for it lies in."""
+        if not self.is_gpu:
+            return [Mount(os.path.dirname(self.library))] if os.path.isabs(self.library) else []
+        return [Mount(path) for path in _DRIVER_FOLDERS if os.path.isdir(path)]
 
 
 CPU = Device("", "cpu", "", 0)
-REHEARSAL = Device("cpu", "rehearsal on this CPU", "", 8 << 30)
+
+
+def rehearsal(library: str, images: Sequence[bytes]) -> Device:
+    """This CPU as a device whose driver is a stand-in, at an absolute path. ``images``: our code for it."""
+    return Device("cpu", "rehearsal on this CPU", "", 8 << 30, library=library, images=tuple(images))
 
 
 def find_device(

@@ -123,30 +123,6 @@ EVERY_WIDTH uint64_t kw_read(const int64_t *table, int64_t tensors, int abreast)
   return sum;
 }
 
-static uint64_t mixed(uint64_t x) { /* splitmix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014) */
-  x += 0x9E3779B97F4A7C15ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
-/* Both: the sum of all eight-byte words, the last one filled up with zeros, each times a number that `key` decides.
- * Whoever does not know every word cannot say it. digest.cu computes the same on a GPU. */
-uint64_t kw_digest(const unsigned char *data, int64_t bytes, uint64_t key) {
-  uint64_t sum = 0, word;
-  int64_t words = bytes / 8;
-  for (int64_t i = 0; i < words; i++) {
-    memcpy(&word, data + 8 * i, 8);
-    sum += word * (mixed(key + (uint64_t)i) | 1);
-  }
-  if (bytes % 8) {
-    word = 0;
-    memcpy(&word, data + 8 * words, (size_t)(bytes % 8));
-    sum += word * (mixed(key + (uint64_t)words) | 1);
-  }
-  return sum;
-}
-
 /* Copies `bytes` at `address` of process `pid`, beginning at `split` so that no fixed order can be raced. */
 static int read_remote(int pid, char *to, int64_t address, int64_t bytes, int64_t split) {
   struct iovec local[2] = {{to + split, (size_t)(bytes - split)}, {to, (size_t)split}};

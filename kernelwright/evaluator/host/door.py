@@ -111,9 +111,6 @@ class DoorLibrary:
         self.data = path.read_bytes()
         self.window = ctypes.CDLL(str(path)).kw_window
         self.window.restype = ctypes.c_int
-        self.digest = ctypes.CDLL(str(path)).kw_digest
-        self.digest.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
-        self.digest.restype = ctypes.c_uint64
         self.leave = ctypes.CDLL(str(path)).kw_leave
         self.leave.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
         self.leave.restype = None

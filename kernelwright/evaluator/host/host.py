@@ -15,7 +15,7 @@ from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.emulation import EmulatorLibrary
 from kernelwright.evaluator.builds.lanes import CompileLanes, pick_lanes
 from kernelwright.evaluator.host.client import Builder, Client
-from kernelwright.evaluator.host.device import CPU, REHEARSAL, Device, find_device
+from kernelwright.evaluator.host.device import CPU, Device, find_device
 from kernelwright.evaluator.host.door import Door, DoorLibrary
 from kernelwright.evaluator.host.environment import environment
 from kernelwright.records import Backend, DeviceClass, Environment
@@ -25,8 +25,9 @@ LOAD_TIMEOUT_S = 60.0
 RUNNER = "kernelwright.evaluator.worker.runner:main"
 ORACLE = "kernelwright.evaluator.worker.oracle:main"
 COMPILER = "kernelwright.evaluator.worker.compiler:main"
+RUNNER_ON_DEVICE = "kernelwright.evaluator.worker.device_runner:main"
+COMPILER_ON_DEVICE = "kernelwright.evaluator.worker.compiler:main_on_device"
 _WORKER_LIFE_S = 6 * 3600.0
-_DIGEST_SOURCE = Path(__file__).parent.parent / "worker/digest.cu"
 
 
 class Program(NamedTuple):
@@ -60,11 +61,14 @@ class Host:
         own_cpu: the processor of the referee's own thread, None if there is only one.
         last_cpu: the last of the processors that workers run on.
         cache_dir: folder in which products and measurements are kept.
+        closing: closes first what rooms above have opened for this host.
     """
 
-    def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, settings: Settings, sandbox: Sandbox | None = None, device: Device | None = None) -> None:
+        """``device``: instead of the one that the settings choose."""
         self.settings = settings
-        self.device = device_of(settings)
+        self.device = device_of(settings) if device is None else device
+        self.closing = contextlib.ExitStack()
         self.environment = environment(settings.threads)
         self.warm = True
         self._owns_sandbox = sandbox is None
@@ -88,10 +92,10 @@ class Host:
         self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
         self.last_cpu = self._worker_cpus[-1]
         self._emulator_library: EmulatorLibrary | None = None
-        self._digest_code: bytes | None = None
 
     def close(self) -> None:
         """End the sandbox, if this host opened it, and with it all running builds."""
+        self.closing.close()
         self.compile_lanes.close(wait=not self._owns_sandbox)
         if self._owns_sandbox:
             self.sandbox.close()
@@ -111,18 +115,6 @@ class Host:
         """The environment that results of a backend's candidates depend on."""
         device = self.device_for(backend)
         return environment(self.settings.threads, device) if device.is_apart else self.environment
-
-    @property
-    def digest_code(self) -> bytes:
-        """Machine code of the digest for this machine's device, compiled on first use.
-
-        Raises:
-            MachineError: it cannot be compiled here.
-        """
-        if self._digest_code is None:
-            source = _DIGEST_SOURCE.read_text()
-            self._digest_code = self.builds.device_code(source, "kw_digest", self.device.architecture)
-        return self._digest_code
 
     # ------------------------------------------------------------------------------------------ workers
 
@@ -169,7 +161,8 @@ class Host:
             env=variables,
             mounts=mounts,
             warm=self.warm,
-            apart=entry == COMPILER,  # it imports Triton, which decides on import whether it interprets
+            apart=entry
+            in (COMPILER, COMPILER_ON_DEVICE),  # it imports Triton, which decides then whether it interprets
         )
 
     def load(self, client: Client, door: Door, program: Program, *, timeout_s: float = LOAD_TIMEOUT_S) -> None:
@@ -178,15 +171,11 @@ class Host:
         Raises:
             WorkerFailed: the program does not load.
         """
-        device = program.device
         sent = [product_memfd(program.source.encode()), self.door_library.memfd()]
         if program.checked_by == "emulator":
             if self._emulator_library is None:
                 self._emulator_library = EmulatorLibrary(self.cache_dir)
             sent.append(self._emulator_library.memfd())
-        elif device.is_gpu:
-            sent.append(product_memfd(self.digest_code))
-            sent += [product_memfd(program.compiled)] if program.compiled else []
         status = os.fstat(sent[1])
         client.door_files = frozenset({(status.st_dev, status.st_ino)})
         client.door_data = self.door_library.data
@@ -200,7 +189,7 @@ class Host:
                 threads=program.threads or self.settings.threads,
                 checked_by=program.checked_by,
                 ghost=program.ghost,
-                device=device.torch_name,
+                device=program.device.torch_name,
                 tf32=program.tf32,
             )
         finally:
@@ -228,10 +217,8 @@ def pinned(cpu: int | None) -> Iterator[None]:
 
 
 def device_of(settings: Settings) -> Device:
-    """The device that the settings choose: an accelerator or its rehearsal, else this CPU."""
-    if settings.device == "auto":
-        return find_device() or CPU
-    return REHEARSAL if settings.device == "rehearsal" else CPU
+    """The device that the settings choose: an accelerator, else this CPU."""
+    return (find_device() or CPU) if settings.device == "auto" else CPU
 
 
 def _open_sandbox(settings: Settings, device: Device) -> Sandbox:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kernelwright import inline
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.host import Host, Program
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.clocks import Clocks, checked_by
 from kernelwright.evaluator.verdict.progress import Progress, Refused
@@ -67,7 +67,7 @@ class Launcher:
         progress: Progress,
         builds: Builder | None = None,
         role: str = "candidate",
-    ) -> Side:
+    ) -> Seat:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant.
 
         Raises:
@@ -88,7 +88,7 @@ class Launcher:
             raise
         return side
 
-    def start_rival(self, rival: Candidate, check_set: CheckSet, role: str) -> Side:
+    def start_rival(self, rival: Candidate, check_set: CheckSet, role: str) -> Seat:
         """A worker for a rival. Only its failure is recorded.
 
         Raises:
@@ -102,7 +102,7 @@ class Launcher:
     def replay(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> Replay:
         """The ghost replay of a candidate: does it answer right although its kernels do nothing?"""
 
-        def load(side: Side) -> None:
+        def load(side: Seat) -> None:
             self.load(side, self.program(candidate, ghost=True, compiled=progress.compiled), check_set)
 
         return Replay(self._host.builds, lambda builds: self._bare(candidate, builds), load)
@@ -132,16 +132,16 @@ class Launcher:
             threads=threads,
         )
 
-    def load(self, side: Side, program: Program, check_set: CheckSet) -> None:
+    def load(self, side: Seat, program: Program, check_set: CheckSet) -> None:
         """Hand a worker its program and set it up for the first variant.
 
         Raises:
             WorkerFailed: its code raises, its build fails, or its parameters do not correspond.
         """
-        self._host.load(side.client, side.door, program)
+        side.load(self._host, program)
         side.set_up(check_set.variants[0])
 
-    def put_away(self, side: Side, progress: Progress) -> None:
+    def put_away(self, side: Seat, progress: Progress) -> None:
         """End a candidate's worker. Keep its build requests, their products and its output."""
         progress.built = side.client.built
         products = (outcome.product for outcome in side.client.outcomes if outcome.product is not None)
@@ -150,7 +150,7 @@ class Launcher:
             progress.artifacts["worker output"] = tail
         side.end()
 
-    def _bare(self, candidate: Candidate, builds: Builder | None = None, role: str = "candidate") -> Side:
+    def _bare(self, candidate: Candidate, builds: Builder | None = None, role: str = "candidate") -> Seat:
         clock = self._clocks.of(candidate.backend)
         interpreted = checked_by(candidate.backend, clock.device) == "interpreter"
         return clock.workers.candidate(_INTERPRETED if interpreted else {}, builds, role)

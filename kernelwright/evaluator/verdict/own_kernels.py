@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.turns import Plan
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.own.evidence import Evidence, Shares
 from kernelwright.evaluator.own.trace import Trace, kernel_names
 from kernelwright.evaluator.screen import screening
@@ -21,13 +21,11 @@ def ask_for_own_kernels(
     clock: Clock,
     problem: Problem,
     candidate: Candidate,
-    side: Side,
+    side: Seat,
     check_set: CheckSet,
-    windows: tuple[Pool, Plan],
+    windows: tuple[Slots, Plan],
     replay: Replay,
     progress: Progress,
-    *,
-    call_timeout_s: float,
 ) -> None:
     """Measure how much of the work own kernels do, once ``side`` has passed its check in ``windows``.
 
@@ -37,10 +35,7 @@ def ask_for_own_kernels(
     stubbed = candidate.backend == "cpp"
     try:
         shares = clock.own_shares(side, windows) if stubbed else Shares(None, None)
-        side.freeze()
-        windows[0].refill([0])  # the slot that is traced
-        side.thaw()
-        trace = Trace.from_claims(side.client.request("trace", timeout_s=call_timeout_s))
+        trace = Trace.from_claims(clock.trace(side, windows))
     except WorkerFailed as failed:
         refuse(problem.id, failed, side, "ghost", progress)
     progress.launches = trace.seen

@@ -35,9 +35,10 @@ class Referee:
         host: this machine as the settings let it be used.
     """
 
-    def __init__(self, settings: Settings, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, settings: Settings, sandbox: Sandbox | None = None, device: Device | None = None) -> None:
+        """``device``: instead of the one that the settings choose."""
         self.settings = settings
-        self.host = Host(settings, sandbox)
+        self.host = Host(settings, sandbox, device)
         self._instruments = Instruments(self.host)
 
     def __enter__(self) -> Referee:

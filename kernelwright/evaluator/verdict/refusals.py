@@ -8,7 +8,7 @@ from typing import NoReturn
 from kernelwright import inline
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.builds.builder import BuildOutcome
-from kernelwright.evaluator.cpu.side import Side
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.progress import Progress, Refused, status_of
 from kernelwright.evaluator.wire.claims import WorkerFailed, readable
@@ -57,7 +57,7 @@ def _screen_built(built: Sequence[inline.BuildRequest], progress: Progress) -> N
             raise Refused(result.status, "build", f"in what it had built: {result.reason}")
 
 
-def refuse(problem_id: str, failed: WorkerFailed, side: Side, stage: FailedStage, progress: Progress) -> NoReturn:
+def refuse(problem_id: str, failed: WorkerFailed, side: Seat, stage: FailedStage, progress: Progress) -> NoReturn:
     """Refuse the candidate whose worker failed. A failing twin is the machine's fault."""
     if not is_foreign(failed.worker):
         raise MachineError(

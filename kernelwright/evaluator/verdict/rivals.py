@@ -6,19 +6,18 @@ artifact says why: its faults are not the candidate's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.figures import intervals as statistics
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import RIVAL
 from kernelwright.records import Candidate
 
-StartRival = Callable[[Candidate, CheckSet, str], Side]
+StartRival = Callable[[Candidate, CheckSet, str], Seat]
 
 
 class RivalFailed(Exception):
@@ -47,7 +46,7 @@ class Rivals:
         """The hash of the candidate that has a role."""
         return self._by_role[role].sha256
 
-    def start(self, check_set: CheckSet, progress: Progress) -> Iterator[Side]:
+    def start(self, check_set: CheckSet, progress: Progress) -> Iterator[Seat]:
         """Start fresh workers of the remaining rivals. A rival whose worker does not start is left out."""
         for role in self.roles:
             try:
@@ -82,10 +81,10 @@ class Races:
     def __init__(self, roles: Sequence[str], *, noise_bound: float, most_pairs: int) -> None:
         self._races = {role: statistics.Race(noise_bound=noise_bound, most_pairs=most_pairs) for role in roles}
 
-    def add(self, latency_ms: Mapping[str, float]) -> None:
-        """Take the latencies of one turn by role."""
+    def add(self, claims: Mapping[str, float]) -> None:
+        """Take the logarithms of the candidate's speedups in one turn, by role."""
         for role, race in self._races.items():
-            race.add(math.log(latency_ms[role] / latency_ms["candidate"]))
+            race.add(claims[role])
 
     @property
     def over(self) -> bool:

@@ -18,10 +18,10 @@ import numpy as np
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turn_setup import FLOOR_SHARE
-from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
+from kernelwright.evaluator.cpu.turns import ReadTimes, Turn, Turns
 from kernelwright.evaluator.figures import intervals as statistics
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.verdict.clocks import Clock
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.progress import Progress, Refused
@@ -62,7 +62,7 @@ class Timekeeper:
     def search(
         self,
         candidate: Candidate,
-        side: Side,
+        side: Seat,
         check_set: CheckSet,
         progress: Progress,
         rivals: Sequence[Candidate] = (),
@@ -92,7 +92,7 @@ class Timekeeper:
                 self._raced(another, check_set, progress, against)
         self._floor(check_set, progress)
 
-    def _raced(self, side: Side, check_set: CheckSet, progress: Progress, against: Rivals) -> None:
+    def _raced(self, side: Seat, check_set: CheckSet, progress: Progress, against: Rivals) -> None:
         while True:
             kept = len(progress.samples)
             try:
@@ -102,7 +102,7 @@ class Timekeeper:
                 del progress.samples[kept:]
                 self._call_back(side, "time", progress)
 
-    def _search(self, side: Side, check_set: CheckSet, progress: Progress, rivals: Rivals) -> None:
+    def _search(self, side: Seat, check_set: CheckSet, progress: Progress, rivals: Rivals) -> None:
         with contextlib.ExitStack() as ending:
             others = []
             for other in rivals.start(check_set, progress):
@@ -112,7 +112,7 @@ class Timekeeper:
             self._race(side, [*twins, *others], check_set, progress, rivals)
 
     def _race(
-        self, side: Side, others: Sequence[Side], check_set: CheckSet, progress: Progress, rivals: Rivals
+        self, side: Seat, others: Sequence[Seat], check_set: CheckSet, progress: Progress, rivals: Rivals
     ) -> None:
         pair, looks = 0, self._method.looks
         races = Races(rivals.roles, noise_bound=self._method.race_noise_bound, most_pairs=self._method.race_pairs)
@@ -133,17 +133,17 @@ class Timekeeper:
             ):
                 if pair == looked_at:
                     self._look(turns, "time", progress)
-                latency = self._turn(turns, pair, 0, "search", progress)
+                claims = self._turn(turns, pair, 0, "search", progress).claims
                 for name, test in tests.items():
-                    test.add(math.log(latency[name] / latency["candidate"]))
-                races.add(latency)
+                    test.add(claims[name])
+                races.add(claims)
                 pair += 1
         intervals = {name: test.interval() for name, test in tests.items()}
         bound = self._method.search_noise_bound
         self._conclude(check_set, progress, intervals, processes=1, pairs=pair, confirmed=False, noise_bound=bound)
         self._note_rivals(progress, {rivals.sha256(role): found for role, found in races.intervals().items()})
 
-    def _call_back(self, side: Side, stage: FailedStage, progress: Progress) -> None:
+    def _call_back(self, side: Seat, stage: FailedStage, progress: Progress) -> None:
         """Call the candidate back from the door, so that other turns can begin."""
         try:
             side.leave(timeout_s=self._settings.call_timeout_s)
@@ -269,10 +269,10 @@ class Timekeeper:
                 for pair in range(statistics.WINDOW_PAIRS_PER_PROCESS):
                     if pair == looked_at:
                         self._look(turns, "confirm", progress)
-                    latency = self._turn(turns, pair, process, "confirm", progress)
+                    turn = self._turn(turns, pair, process, "confirm", progress)
                     for name in names:
-                        ratios[name].append(math.log(latency[name] / latency["candidate"]))
-                    control = math.log(latency["eager"] / latency[CONTROL])
+                        ratios[name].append(turn.claims[name])
+                    control = math.log(turn.latency_ms["eager"] / turn.latency_ms[CONTROL])
                     ratios[CONTROL].append(control)
                     if "eager" in ratios:  # it ran in two processes: their geometric mean is less noisy
                         ratios["eager"][-1] -= control / 2.0
@@ -283,7 +283,7 @@ class Timekeeper:
 
     @contextlib.contextmanager
     def _turns(
-        self, sides: list[Side], check_set: CheckSet, side: Side, stage: FailedStage, progress: Progress, rivals: Rivals
+        self, sides: list[Seat], check_set: CheckSet, side: Seat, stage: FailedStage, progress: Progress, rivals: Rivals
     ) -> Iterator[Turns]:
         """The clockwork's turns. Failures of the candidate, of a rival and of a twin have different consequences."""
         try:
@@ -300,7 +300,7 @@ class Timekeeper:
 
     def _turn(
         self, turns: Turns, pair: int, process: int, phase: Literal["search", "confirm"], progress: Progress
-    ) -> dict[str, float]:
+    ) -> Turn:
         turn = turns.turn(pair, process, phase)
         progress.samples += turn.samples
         if turn.wrong is not None:
@@ -308,7 +308,7 @@ class Timekeeper:
             if phase == "confirm":
                 raise Refused(Status.QUARANTINED, "confirm", reason)
             raise Refused(status, "time", reason)
-        return turn.latency_ms
+        return turn
 
     def _look(self, turns: Turns, stage: FailedStage, progress: Progress) -> None:
         """Refuse a candidate whose own kernels do less of the work than in the check. Two looks must agree."""

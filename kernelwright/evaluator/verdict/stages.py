@@ -11,13 +11,13 @@ from time import monotonic
 from kernelwright import inline
 from kernelwright.errors import MachineError, SandboxError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.pool import Pool
+from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.races import RaceStage
-from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.device import CPU
 from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.profile.winner import Winner
 from kernelwright.evaluator.verdict.clocks import Clock, Clocks
 from kernelwright.evaluator.verdict.interface import Check, Confirm, Search
@@ -97,9 +97,7 @@ class Stages:
             if replay is not None:
                 with progress.timed("ghost"):
                     self._on_stage("ghost")
-                    limit_s = self._host.settings.call_timeout_s
-                    given = clock, self._problem, candidate, side, check_set, windows, replay, progress
-                    ask_for_own_kernels(*given, call_timeout_s=limit_s)
+                    ask_for_own_kernels(clock, self._problem, candidate, side, check_set, windows, replay, progress)
             if timed and isinstance(depth, Search):
                 with progress.timed("time"), _state_noted(clock, progress):
                     self._on_stage("time")
@@ -118,7 +116,7 @@ class Stages:
 
     # ------------------------------------------------------------------------------------------ check
 
-    def _check(self, clock: Clock, side: Side, check_set: CheckSet, progress: Progress) -> tuple[Pool, Plan]:
+    def _check(self, clock: Clock, side: Seat, check_set: CheckSet, progress: Progress) -> tuple[Slots, Plan]:
         try:
             report = clock.checks.run(side, check_set, timeable=progress.timeable)
         except WorkerFailed as failed:
@@ -133,7 +131,7 @@ class Stages:
         return report.windows
 
     def _look_for_races(
-        self, races: RaceStage, candidate: Candidate, side: Side, check_set: CheckSet, progress: Progress
+        self, races: RaceStage, candidate: Candidate, side: Seat, check_set: CheckSet, progress: Progress
     ) -> None:
         found = races.run(candidate, side, check_set)
         progress.note_all(found.notes)
@@ -145,11 +143,11 @@ class Stages:
         if self._races is None:
             clock = self._clocks.on(CPU)
 
-            def start(candidate: Candidate, builds: Builder) -> Side:
+            def start(candidate: Candidate, builds: Builder) -> Seat:
                 program = self._launcher.program(candidate, threads=RaceStage.most_threads)
                 side = clock.workers.candidate({}, builds)
                 try:
-                    self._host.load(side.client, side.door, program._replace(device=CPU, checked_by="", tf32=False))
+                    side.load(self._host, program._replace(device=CPU, checked_by="", tf32=False))
                 except BaseException:
                     side.end()
                     raise

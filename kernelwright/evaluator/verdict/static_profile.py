@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from kernelwright import inline
-from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.profile.static import objection, profile_cuda, profile_triton, read_machine_code
 from kernelwright.evaluator.verdict.progress import Progress
 from kernelwright.records import Candidate, Problem, Profile
@@ -33,7 +33,7 @@ class StaticProfiler:
         if candidate.backend == "triton":
             progress.beside = self._beside.submit(self.profile, candidate, progress)
 
-    def begin_built(self, candidate: Candidate, side: Side, progress: Progress) -> None:
+    def begin_built(self, candidate: Candidate, side: Seat, progress: Progress) -> None:
         """Begin to compile the kernels that a CUDA candidate's worker had built, for all architectures."""
         if candidate.backend == "cuda":
             progress.beside = self._beside.submit(read_machine_code, self._host.builds, side.client.built[:])

@@ -54,11 +54,29 @@ def describe_exit(exit_: Exit) -> str:
     return f"ended by itself with exit code {exit_.returncode}"
 
 
-class OutputClaim(NamedTuple):
-    """One output as the worker described it, with the bytes that the referee read at the claimed address."""
+class OutputClaim:
+    """One output as the worker described it, with the bytes that the referee read at the claimed address.
 
-    address: int
-    dtype: str | None  # None: a dtype that is not supported
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    data: np.ndarray  # uint8
+    Attributes:
+        dtype: None for a dtype that is not supported.
+    """
+
+    def __init__(
+        self, address: int, dtype: str | None, shape: tuple[int, ...], stride: tuple[int, ...], data: np.ndarray
+    ) -> None:
+        """``data``: uint8."""
+        self.address = address
+        self.dtype = dtype
+        self.shape = shape
+        self.stride = stride
+        self._data = data
+
+    @property
+    def size(self) -> int:
+        """Bytes from its first to its last element."""
+        return self._data.size
+
+    @property
+    def data(self) -> np.ndarray:
+        """(size,) uint8."""
+        return self._data

@@ -18,7 +18,6 @@ ITEM_BYTES = datasets.ITEM_BYTES
 FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 
 LEAVE = -1  # a reveal that ends the loop at the door; -2 - k asks for weights k
-REFRESH = -(1 << 40)  # asks for the pool to be copied to the device that the worker computes on
 ROW_WORDS = 4 + 2 * MAX_DIMENSIONS
 ALIGNMENT = 64
 REVEAL_BYTES = 4096
@@ -61,11 +60,6 @@ class TensorSpec(NamedTuple):
                 return False
             expected *= size
         return True
-
-
-def output_key(nonce: int, j: int) -> int:
-    """The key of the digest of output ``j`` of the call that was revealed with ``nonce``."""
-    return (nonce + j * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:

@@ -123,15 +123,15 @@ class OnDevice(Native):
     """Kernels run as they are, on a device."""
 
     def provide(self, fds: Sequence[int], *, ghost: bool) -> None:
-        """See :meth:`Native.provide`; ``fds``: the digest's code, and Triton's compiled code for the candidate."""
+        """See :meth:`Native.provide`; ``fds``: Triton's compiled code for the candidate, if there is some."""
         from kernelwright.evaluator.worker.triton import launches
 
         if ghost:
             launches.idle()
             inline.make_idle()
-        if len(fds) > 1:
+        if fds:
             with contextlib.suppress(Exception):  # it is a candidate's text, and only saves time
-                launches.lay_down(f"/proc/self/fd/{fds[1]}")
+                launches.lay_down(f"/proc/self/fd/{fds[0]}")
 
 
 class BuildOnly(Native):

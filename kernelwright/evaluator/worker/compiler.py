@@ -12,6 +12,7 @@ import socket
 from typing import Any
 
 from kernelwright.evaluator.builds.native import compiler_takes
+from kernelwright.evaluator.worker.device_runner import DeviceRunner
 from kernelwright.evaluator.worker.runner import Runner
 
 # The modules that a first torch.compile imports. Their names are private; those that a version lacks are left out.
@@ -81,3 +82,9 @@ def main(sock: socket.socket) -> None:
     """Serve the referee until it says quit or goes away."""
     ask_for_flags()
     Runner(sock).serve()
+
+
+def main_on_device(sock: socket.socket) -> None:
+    """As :func:`main`, for a worker that computes on a device."""
+    ask_for_flags()
+    DeviceRunner(sock).serve()

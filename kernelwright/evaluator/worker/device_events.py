@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 from kernelwright.evaluator.profile.events import claims
 
 if TYPE_CHECKING:
-    from kernelwright.evaluator.worker.device_memory import DeviceMemory
+    from kernelwright.evaluator.worker.device_torch import DeviceTorch
 
 _MOST_KERNELS = 64  # of each call; two calls fit into one message
 _FLUSH_BYTES = 256 << 20  # more than twice any L2 cache
 
 
-def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: DeviceMemory) -> list[dict[str, Any]] | None:
+def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], on: DeviceTorch) -> list[dict[str, Any]] | None:
     """The kernels of one call, longest first, in the form of ``profile.events.claims``; None if profiling fails."""
     from torch.profiler import ProfilerActivity, profile
 
-    memory.synchronize()
+    on.synchronize()
     try:
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             forward(*inputs)
-            memory.synchronize()
+            on.synchronize()
         with tempfile.NamedTemporaryFile(suffix=".json") as trace:
             profiler.export_chrome_trace(trace.name)
             return claims(json.load(trace))[:_MOST_KERNELS]
@@ -37,7 +37,7 @@ def kernels_of(forward: Callable[..., Any], inputs: Sequence[Any], memory: Devic
 
 
 def event_times(
-    forward: Callable[..., Any], slots: Sequence[Sequence[Any]], memory: DeviceMemory, calls: int
+    forward: Callable[..., Any], slots: Sequence[Sequence[Any]], on: DeviceTorch, calls: int
 ) -> list[float]:
     """Milliseconds of each of some calls, from an event before to an event after it; caches are flushed before each.
 
@@ -45,15 +45,15 @@ def event_times(
     """
     import torch
 
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=memory.device)
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=on.device)
     times = []
     with torch.no_grad():
         for call in range(calls):
             flush.zero_()
-            memory.forget_persisting_lines()
-            memory.synchronize()
-            before = memory.event()
+            on.forget_persisting_lines()
+            on.synchronize()
+            before = on.event()
             forward(*slots[call % len(slots)])
-            memory.synchronize()
-            times.append(memory.ms_since(before))
+            on.synchronize()
+            times.append(on.ms_since(before))
     return times

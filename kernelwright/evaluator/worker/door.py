@@ -18,8 +18,6 @@ from kernelwright.evaluator.worker.memory import unfit
 if TYPE_CHECKING:
     import torch
 
-    from kernelwright.evaluator.worker.device_memory import DeviceMemory
-
 
 class Door:
     """The worker's side of ``door.c``."""
@@ -38,9 +36,6 @@ class Door:
         self._idle = library.kw_idle
         self._idle.argtypes = self._exchange.argtypes
         self._idle.restype = None
-        self.digest = library.kw_digest
-        self.digest.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
-        self.digest.restype = ctypes.c_uint64
         self._read = library.kw_read
         self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
         self._read.restype = ctypes.c_uint64
@@ -86,50 +81,6 @@ class Door:
                     described[j:] = [layout]
                 words[at] = output.data_ptr()
             words[8] = len(outputs)
-
-    def serve_on_device(
-        self,
-        forward: Callable[..., Any],
-        slots: Sequence[Sequence[Any]],
-        memory: DeviceMemory,
-        *,
-        yielding: bool,
-        keep: bool,
-        take_weights: Callable[[int], None],
-    ) -> list[tuple[Any, ...]]:
-        """Answer reveals with digests of the outputs until the referee says leave. The outputs stay on the device.
-
-        Returns:
-            The outputs of all calls since the pool was last refreshed, if ``keep`` is set.
-        """
-        import torch
-
-        numbers = {torch.int64: wire.DTYPES.index("int64")}
-        exchange, words, at = self._exchange, self.words, wire.ANSWER_HEADER_WORDS
-        arguments = self._at_the_door(yielding)
-        kept: list[tuple[Any, ...]] = []
-        described = -1
-        while True:
-            slot = exchange(*arguments)
-            if slot == wire.LEAVE:
-                return kept
-            if slot == wire.REFRESH:
-                kept.clear()
-                memory.refresh()
-                continue
-            if slot < 0:
-                take_weights(wire.LEAVE - 1 - slot)
-                memory.synchronize()
-                continue
-            outputs = flatten_outputs(forward(*slots[slot]))
-            memory.digest(outputs, self._nonce.value)
-            if keep:
-                kept.append(outputs)
-            if described != len(outputs):
-                described = len(outputs)
-                _describe(words, at, memory.digests[:described], numbers)
-                words[at] = memory.digests.data_ptr()
-            words[8] = 1
 
     def serve_idle(self, *, yielding: bool) -> None:
         """Acknowledge every reveal at once. This shows the cost of the door itself."""

@@ -99,9 +99,9 @@ class Oracle(Runner):
         """A model or an argument on the device that computes truths, which is this CPU if there is no other."""
         import torch
 
-        if self.memory is None or not isinstance(value, torch.Tensor | torch.nn.Module):
+        if self.device is None or not isinstance(value, torch.Tensor | torch.nn.Module):
             return value
-        return value.to(self.memory.device)
+        return value.to(self.device)
 
     def fresh(self, given: Mapped, spec: wire.TensorSpec) -> torch.Tensor:
         """A separate copy of a tensor in the arena, for a call."""

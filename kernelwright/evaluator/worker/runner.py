@@ -30,8 +30,7 @@ from kernelwright.evaluator.wire.calls import (
     state_layout,
     structure_of,
 )
-from kernelwright.evaluator.worker.backends import HOSTS, Native, OnDevice
-from kernelwright.evaluator.worker.device_requests import DeviceRequests
+from kernelwright.evaluator.worker.backends import HOSTS, Native
 from kernelwright.evaluator.worker.door import Door
 from kernelwright.evaluator.worker.heap import fill_holes
 from kernelwright.evaluator.worker.loading import Fault, blamed, fault_line, load_candidate
@@ -43,7 +42,6 @@ from kernelwright.sandbox.messages import recv_message, send_message
 if TYPE_CHECKING:
     import torch
 
-    from kernelwright.evaluator.worker.device_memory import DeviceMemory
     from kernelwright.evaluator.worker.guard import Guard
 
 _SCATTERED_BLOCKS = 16  # of up to 64 KB each
@@ -59,7 +57,7 @@ def main(sock: socket.socket) -> None:
 # ------------------------------------------------------------------------------------------------ the runner
 
 
-class Runner(DeviceRequests):
+class Runner:
     """One worker: answers the referee's requests one by one. The oracle adds requests of its own."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -81,9 +79,8 @@ class Runner(DeviceRequests):
         self.storages: list[torch.UntypedStorage] = []  # of these, kept alive whatever the candidate does
         self.call: Call | None = None
         self.guard: Guard | None = None
-        self.memory: DeviceMemory | None = None  # if there is a device to compute on
+        self.device: torch.device | None = None  # that modules live on; None for this CPU
         self.products: list[Product] = []  # build products that this process was given
-        self.kept: list[tuple[Any, ...]] = []  # outputs on the device, of the calls of the last window
         fill_holes()
         # Forks of one zygote share its heap's layout, and the place of tensors changes a kernel's time by a per cent.
         # If it were the same in every process of a role, it would look like a difference between the roles.
@@ -135,9 +132,8 @@ class Runner(DeviceRequests):
         """Take the door and the source; run a candidate's module code.
 
         Args:
-            fds: source, door library, reveal, answer; then the emulator's runtime, or for a GPU the digest's code and
-                the code that Triton has compiled for the candidate.
-            device: torch's name of the device to compute on; empty for this CPU, in the memory of the pool itself.
+            fds: source, door library, reveal, answer; then the emulator's runtime.
+            device: torch's name of the device on which an oracle computes; empty for this CPU.
             tf32: whether torch's own products and convolutions of float32 may use TF32 there.
             checked_by: ``interpreter`` (Triton) or ``emulator`` (CUDA) if there is no device for its kernels;
                 ``device`` if there is one; ``builder`` if kernels are built and not run.
@@ -146,22 +142,30 @@ class Runner(DeviceRequests):
         import torch
 
         source_fd, *door_fds = fds[:4]
+        self._begin(source_fd, role, mode, threads, checked_by)
+        self.door = Door(*door_fds)
+        if device:
+            self.device = torch.device(device)
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32 = tf32
+        self._load_module(fds[4:], ghost=ghost)
+
+    def _begin(self, source_fd: int, role: str, mode: str, threads: int, checked_by: str) -> None:
+        """Read the source and note what the worker is for."""
+        import torch
+
         with os.fdopen(source_fd, "rb") as stream:
             stream.seek(0)
             self.source = stream.read().decode()
         torch.set_num_threads(threads)
         self.role, self.mode, self.host = role, mode, HOSTS[checked_by]()
-        self.door = Door(*door_fds)
-        if device:
-            from kernelwright.evaluator.worker.device_memory import DeviceMemory
 
-            code = f"/proc/self/fd/{fds[4]}" if len(fds) > 4 else ""
-            self.memory = DeviceMemory(device, self.door.digest, code)
-            self.memory.keep_precision(tf32=tf32)
-        if role == "candidate":
+    def _load_module(self, fds: list[int], *, ghost: bool) -> None:
+        """Run a candidate's module code; ``fds`` are for the way in which its kernels run."""
+        if self.role == "candidate":
             self.filename = "<candidate>"
             self._provide_builds()
-            self.host.provide(fds[4:], ghost=ghost)
+            self.host.provide(fds, ghost=ghost)
             with blamed("import", self.filename), self.host.view():
                 self.module = load_candidate(self.source)
                 if not hasattr(self.module, "ModelNew"):
@@ -178,8 +182,8 @@ class Runner(DeviceRequests):
         else:
             self.model = self._reference_model(arguments, variant)
         with blamed("construct", self.filename):
-            if self.memory is not None:
-                self.model.to(self.memory.device)
+            if self.device is not None:
+                self.model.to(self.device)
             self.model.train(self.mode == "train")
         self.forward = self.model
 
@@ -193,7 +197,7 @@ class Runner(DeviceRequests):
         import torch
 
         specs = [wire.spec_from_json(item) for item in state]
-        arena = Mapped(fds[0], stride * count, writable=False)
+        arena = self._map_weights(fds[0], stride * count)
         with blamed("weights", self.filename):
             own = dict(module_state(self.model))
             state_map = getattr(self.module, "STATE_MAP", None)
@@ -209,10 +213,14 @@ class Runner(DeviceRequests):
             ]
             self.take_weights(0)
             self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
-            if self.memory is not None:  # only this process can write there
+            if self.device is not None:  # only this process can write there
                 return {"places": None, "renamed": renamed(specs, names, state_map)}
             places = [_place(self.named.get(spec.name), spec) for spec in specs]
             return {"places": places, "renamed": renamed(specs, names, state_map)}
+
+    def _map_weights(self, fd: int, size: int) -> Any:
+        """The memory that holds all draws of the weights."""
+        return Mapped(fd, size, writable=False)
 
     def _refuse_subclasses(self, found: list[tuple[wire.TensorSpec, torch.Tensor]]) -> None:
         """Refuse tensors of a candidate's class. Its code would run untimed while weights are copied."""
@@ -261,25 +269,18 @@ class Runner(DeviceRequests):
         if written_stride:
             memories.append(Mapped(fds[1], written_stride * count, writable=True))
             memories[1].touch()
-        if self.memory is not None:
-            self.memory.map(list(zip(memories, (size, written_stride * count), strict=False)))
-            self.memory.refresh()
-
-        def argument(which: int, spec: wire.TensorSpec, base: int) -> torch.Tensor:
-            return memories[which].tensor(spec, base) if self.memory is None else self.memory.tensor(which, spec, base)
-
-        templates = [template(item) for item in inputs]
+        templates, strides = [template(item) for item in inputs], (stride, written_stride)
         self.slots = [
             [
-                argument(which, t, i * (stride, written_stride)[which]) if isinstance(t, wire.TensorSpec) else t
+                memories[which].tensor(t, i * strides[which]) if isinstance(t, wire.TensorSpec) else t
                 for which, t in templates
             ]
             for i in range(count)
         ]
         self.call = None if self.plan.plain else self._planned_call()
 
-    def do_enter(self, fds: list[int], yielding: bool, keep: bool = False) -> None:
-        """Serve the door until the referee says leave; ``keep`` outputs on a device, for :meth:`do_deliver`."""
+    def do_enter(self, fds: list[int], yielding: bool) -> None:
+        """Serve the door until the referee says leave."""
         import torch
 
         assert self.door is not None
@@ -287,12 +288,7 @@ class Runner(DeviceRequests):
         numbers = {getattr(torch, name): code for code, name in enumerate(wire.DTYPES)}
         forward = self.host.order(self.call or self.forward)
         with blamed("forward", self.filename), torch.no_grad():
-            if self.memory is not None:
-                self.kept = self.door.serve_on_device(
-                    forward, self.slots, self.memory, yielding=yielding, keep=keep, take_weights=self.take_weights
-                )
-            else:
-                self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
+            self.door.serve(forward, self.slots, yielding=yielding, numbers=numbers, take_weights=self.take_weights)
 
     def do_floor(self, fds: list[int], positions: list[int], abreast: bool) -> None:
         """From now on a call only reads the slot's tensors at ``positions``. Trusted workers only."""
@@ -314,10 +310,6 @@ class Runner(DeviceRequests):
         """Guard tensor memory from now on and fill it with ``byte``; None ends this. Answers with the violations."""
         from kernelwright.evaluator.worker.guard import Guard
 
-        if self.memory is not None:
-            if byte is not None:
-                self.memory.poison(byte)
-            return {"violations": []}
         if fds:
             self.guard = Guard(fds[0])
             self.guard.install()
@@ -342,10 +334,6 @@ class Runner(DeviceRequests):
         log = OperatorLog()
         forward = self.call or self.forward
         assert forward is not None
-        if self.memory is not None:
-            self.memory.refresh()
-        if isinstance(self.host, OnDevice):
-            return self._trace_on_device(forward)
         forward = self.host.order(forward)
         with blamed("forward", self.filename), torch.no_grad(), inline.record_calls() as calls, log:
             first = self.host.launches(forward, self.slots[0])

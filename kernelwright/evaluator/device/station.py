@@ -1,0 +1,50 @@
+"""What a device needs once for all problems of a host: its keeper, our compiled code, the tools that examine it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+from kernelwright.evaluator.device.examine import Examiner
+from kernelwright.evaluator.device.keeper_client import Keeper
+from kernelwright.evaluator.device.queue import QueueLibrary
+from kernelwright.evaluator.driver import kernels
+from kernelwright.evaluator.host.device import Device
+from kernelwright.evaluator.host.host import Host
+
+__all__ = ["Station"]
+
+_EXAMINED_S = 300.0
+
+
+class Station:
+    """One device of one host.
+
+    Attributes:
+        keeper: holds inputs and truths. queues: the compiled queue. door: the image of ``door.cu`` for the device.
+        examiner: its ceilings and tools.
+    """
+
+    _stations: ClassVar[WeakKeyDictionary[Host, Station]] = WeakKeyDictionary()
+
+    def __init__(self, host: Host, device: Device) -> None:
+        """Open the device.
+
+        Raises:
+            KeeperError: it cannot be opened.
+        """
+        limits = host.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
+        self.device = device
+        self.examiner = Examiner(host.sandbox, device, host.cache_dir, limits)
+        self.queues = QueueLibrary(host.cache_dir)
+        self.door = device.images[0] if device.images else kernels.ptx("door")
+        self.keeper = Keeper(device.library, images=device.images)
+        host.closing.callback(self.keeper.close)
+
+    @classmethod
+    def of(cls, host: Host, device: Device) -> Station:
+        """The station of a host's device. Where its keeper has ended, a new one is opened."""
+        found = cls._stations.get(host)
+        if found is None or not found.keeper.lives:
+            cls._stations[host] = found = cls(host, device)
+        return found

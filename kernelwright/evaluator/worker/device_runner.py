@@ -1,0 +1,253 @@
+"""A worker that computes on a device: it enqueues its calls ahead, and a queue of the referee's reveals them.
+
+Its inputs are unsealed by our kernels in torch's own stream, into places that its tensors lie over. The candidate lives
+in the same process, so everything that leaves it is a claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.evaluator.wire import tensors as wire
+from kernelwright.evaluator.wire.calls import STRUCTURE_CHARS, flatten_outputs, structure_of
+from kernelwright.evaluator.wire.queue import Rooms
+from kernelwright.evaluator.worker.device_tensors import MappedOnDevice
+from kernelwright.evaluator.worker.device_torch import DeviceTorch, span_of
+from kernelwright.evaluator.worker.door import describe
+from kernelwright.evaluator.worker.loading import blamed
+from kernelwright.evaluator.worker.queue import Output, Queue
+from kernelwright.evaluator.worker.runner import Runner, template
+
+if TYPE_CHECKING:
+    from kernelwright.evaluator.driver.cuda import DeviceMapping
+
+
+def main(sock: socket.socket) -> None:
+    """Serve the referee until it says quit or goes away."""
+    DeviceRunner(sock).serve()
+
+
+class DeviceRunner(Runner):
+    """A :class:`Runner` on a device."""
+
+    torch: DeviceTorch
+    queue: Queue
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.sealed: DeviceMapping | None = None
+        self.plain: MappedOnDevice | None = None
+        self.opened: DeviceMapping | None = None
+        self.draws: MappedOnDevice | None = None  # of the weights
+        self.slot_bytes = 0
+        self.places: list[int] = []  # addresses of the inputs that calls take in turn
+        self.rooms = Rooms((), (), 0)
+        self.kept: list[tuple[Any, ...]] = []  # outputs of the calls of the last window
+
+    # ------------------------------------------------------------------------------------------ setting up
+
+    def do_load_on_device(
+        self,
+        fds: list[int],
+        role: str,
+        mode: str,
+        threads: int,
+        library: str,
+        device: str,
+        checked_by: str = "",
+        ghost: bool = False,
+        tf32: bool = False,
+    ) -> None:
+        """Open the device and the queue, take the source; run a candidate's module code.
+
+        Args:
+            fds: source, the door's code for this device, pages of reveals and of answers; then, for a candidate, the
+                code that Triton has compiled for it.
+            library: the driver. device: torch's name of the device.
+            checked_by, ghost, tf32: as in ``do_load``.
+        """
+        source_fd, code_fd, reveal_fd, answer_fd, *more = fds
+        self._begin(source_fd, role, mode, threads, checked_by)
+        self.torch = DeviceTorch(device, library, tf32=tf32)
+        self.device = self.torch.device
+        with os.fdopen(code_fd, "rb") as stream:
+            stream.seek(0)
+            self.queue = Queue(self.torch.driver, stream.read(), reveal_fd, answer_fd)
+        os.close(reveal_fd)
+        os.close(answer_fd)
+        self._load_module(more, ghost=ghost)
+
+    def _map_weights(self, fd: int, size: int) -> Any:
+        if self.draws is not None:
+            self.draws.mapping.close()
+        self.draws = MappedOnDevice.adopt(self.torch.driver, fd, size, self.torch.device)
+        os.close(fd)
+        return self.draws
+
+    def do_take_weights(self, fds: list[int], draw: int) -> None:
+        """Copy one draw of the weights into the module's own tensors."""
+        self.take_weights(draw)
+        self.torch.synchronize()
+
+    def do_places(
+        self,
+        fds: list[int],
+        calls: int,
+        stride: int,
+        places: int,
+        inputs: list[Any],
+        rooms: list[Any],
+        opened: int,
+    ) -> None:
+        """Map sealed inputs, places for plain ones, and room for opened outputs; lay the arguments over each place.
+
+        Args:
+            fds: of the three memories. calls: of the longest window; ``stride``: bytes of one call's inputs.
+            inputs: their layout. rooms: offsets, sizes and stride of opened outputs; opened: how many calls'.
+        """
+        driver = self.torch.driver
+        self._unmap()
+        try:
+            self.sealed = driver.adopt(fds[0], stride * calls)
+            self.plain = MappedOnDevice.adopt(driver, fds[1], stride * places, self.torch.device)
+            offsets, sizes, room_stride = rooms
+            self.rooms = Rooms(offsets, sizes, room_stride)
+            self.opened = driver.adopt(fds[2], max(room_stride * opened, 1))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self.slot_bytes = stride
+        self.places = [self.plain.mapping.address + k * stride for k in range(places)]
+        templates = [template(item)[1] for item in inputs]
+        self.slots = [
+            [self.plain.tensor(t, k * stride) if isinstance(t, wire.TensorSpec) else t for t in templates]
+            for k in range(places)
+        ]
+        self.call = None if self.plan.plain else self._planned_call()
+
+    def _unmap(self) -> None:
+        self.slots, self.kept, self.call = [], [], None
+        plain = None if self.plain is None else self.plain.mapping
+        for mapping in (self.sealed, plain, self.opened):
+            if mapping is not None:
+                mapping.close()
+        self.sealed = self.plain = self.opened = None
+
+    # ------------------------------------------------------------------------------------------ calls
+
+    def do_serve(self, fds: list[int], first: int, calls: int, keep: bool) -> None:
+        """Enqueue the calls of one window, and wait until all are done. ``keep`` the outputs of all of them."""
+        import torch
+
+        assert self.forward is not None
+        forward = self.torch.in_stream(self.call or self.forward)
+        with blamed("forward", self.filename), torch.no_grad():
+            self._serve(forward, first, calls, keep=keep)
+            self.torch.driver.synchronize(0)
+
+    def do_serve_nothing(self, fds: list[int], first: int, calls: int, outputs: list[Any]) -> None:
+        """Serve a window without computing: the cost of the door itself. Trusted workers only.
+
+        ``outputs``: layouts of the outputs that a call would have.
+        """
+        import torch
+
+        made = [
+            torch.zeros(spec.span_bytes, dtype=torch.uint8, device=self.torch.device)
+            for spec in map(wire.spec_from_json, outputs)
+        ]
+        self.torch.synchronize()
+        self._serve(lambda *inputs: tuple(made), first, calls, keep=False)
+        self.torch.driver.synchronize(0)
+
+    def _serve(self, forward: Callable[..., Any], first: int, calls: int, *, keep: bool) -> None:
+        assert self.sealed is not None
+        assert self.opened is not None
+        self.kept = kept = []
+
+        def call(place: int) -> Sequence[Output]:
+            outputs = flatten_outputs(forward(*self.slots[place]))
+            if keep:
+                kept.append(outputs)
+            else:
+                kept[:] = [outputs]
+            return [Output(tensor.data_ptr(), span_of(tensor, self.torch.device), []) for tensor in outputs]
+
+        self.queue.serve(
+            call,
+            first=first,
+            calls=calls,
+            sealed=self.sealed,
+            slot_bytes=self.slot_bytes,
+            places=self.places,
+            opened=self.opened,
+            rooms=self.rooms,
+        )
+
+    def do_describe(self, fds: list[int], calls: list[int]) -> dict[str, Any]:
+        """Address, dtype, shape and stride of each output of some ``calls`` of the last window."""
+        with blamed("forward", self.filename):
+            if len(self.kept) == 1:  # outputs in the same memory every time
+                return {"outputs": [[describe(output) for output in self.kept[0]] for _ in calls]}
+            return {"outputs": [[describe(output) for output in self.kept[call]] for call in calls]}
+
+    def do_guard(self, fds: list[int], byte: int | None) -> dict[str, Any]:
+        """Fill the memory of future outputs with ``byte``; accesses are not guarded on a device."""
+        for fd in fds:
+            os.close(fd)
+        if byte is not None:
+            self.torch.poison(byte)
+        return {"violations": []}
+
+    # ------------------------------------------------------------------------------------------ questions
+
+    def do_probe(self, fds: list[int]) -> None:
+        """Test the device by a computation with a known result."""
+        with blamed("device", self.filename):
+            self.torch.see_it_works()
+
+    def do_events(self, fds: list[int], calls: int) -> dict[str, Any]:
+        """Milliseconds of some calls by this process's own events, with caches flushed before each; a claim."""
+        from kernelwright.evaluator.worker.device_events import event_times
+
+        forward = self.call or self.forward
+        assert forward is not None
+        with blamed("forward", self.filename):
+            return {"ms": event_times(forward, self.slots, self.torch, calls)}
+
+    def do_trace(self, fds: list[int]) -> dict[str, Any]:
+        """A trace of calls on the first place. ``device``: a profiler's kernels in each of two calls."""
+        import torch
+
+        from kernelwright.evaluator.worker.device_events import kernels_of
+        from kernelwright.evaluator.worker.torch_calls import OperatorLog
+
+        forward = self.call or self.forward
+        assert forward is not None
+        log = OperatorLog()
+        with blamed("forward", self.filename), torch.no_grad():
+            with log:
+                forward(*self._again())
+            seen = [kernels_of(forward, self._again(), self.torch) for _ in range(2)]
+            structure = structure_of(forward(*self._again())) if self.plan.plain else ""
+        return {
+            "operators": log.names(),
+            "flops": log.flops,
+            "steps": log.steps,
+            "calls": [],
+            "launches": None,
+            "device": seen,
+            "structure": structure[:STRUCTURE_CHARS],
+        }
+
+    def _again(self) -> list[Any]:
+        """The arguments in the first place; copies of those that a call writes to."""
+        arguments = list(self.slots[0])
+        for position in self.plan.written:
+            with contextlib.suppress(AttributeError):
+                arguments[position] = arguments[position].clone()
+        return arguments

@@ -1,0 +1,124 @@
+"""Torch on a device, as a worker uses it around its calls: waiting, marks in time, precision, fresh memory.
+
+The device may be ``cpu``, where the driver is a stand-in: torch then computes on this CPU, in the stand-in's memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernelwright.evaluator.driver.cuda import Driver
+from kernelwright.evaluator.worker.memory import unfit
+
+if TYPE_CHECKING:
+    import torch
+
+_POISON_BLOCKS = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # sizes that allocators round to
+_POISON_BYTES = 1 << 26  # of each size
+
+
+class DeviceTorch:
+    """Torch on ``device``, a ``torch.device``, beside a driver of our own on the same context."""
+
+    def __init__(self, device: str, library: str, *, tf32: bool) -> None:
+        """``library``: the driver. ``tf32``: whether torch's own float32 products and convolutions may use TF32.
+
+        Raises:
+            DriverError: the device cannot be opened.
+        """
+        import torch
+
+        self.device = torch.device(device)
+        self._on_gpu = self.device.type == "cuda"
+        if self._on_gpu:
+            torch.cuda.set_device(self.device)
+            torch.zeros(1, device=self.device)  # torch's context is the one that the driver finds
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32 = tf32
+        self.driver = Driver(library)
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device."""
+        self.driver.synchronize()
+
+    def in_stream(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A forward whose work comes after what is enqueued before it.
+
+        Torch's own kernels are enqueued, too. Where the driver is a stand-in, torch computes at once: the call waits.
+        """
+        if self._on_gpu:
+            return forward
+
+        def wait_and_call(*arguments: Any) -> Any:
+            self.driver.synchronize(0)
+            return forward(*arguments)
+
+        return wait_and_call
+
+    def event(self) -> Any:
+        """A mark in the device's own time; on the CPU, the process's clock."""
+        import torch
+
+        if not self._on_gpu:
+            return time.perf_counter()
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def ms_since(self, before: Any) -> float:
+        """Milliseconds from a mark to the end of all work so far."""
+        after = self.event()
+        if not self._on_gpu:
+            return 1e3 * float(after - before)
+        self.synchronize()
+        return float(before.elapsed_time(after))
+
+    def forget_persisting_lines(self) -> None:
+        """Release the lines that a kernel asked the L2 cache to keep. No effect on devices without that feature."""
+        self.driver.result("cuCtxResetPersistingL2Cache")
+
+    def see_it_works(self) -> None:
+        """Test the device by a computation with a known result.
+
+        Raises:
+            RuntimeError: the device does not answer, or its result is wrong.
+        """
+        import torch
+
+        numbers = torch.arange(1 << 16, dtype=torch.float64, device=self.device)
+        found = float((numbers * 2).sum())
+        if found != float((1 << 16) * ((1 << 16) - 1)):
+            raise RuntimeError(f"a sum came out as {found}")
+
+    def poison(self, byte: int) -> None:
+        """Fill the memory that the allocator will hand out next with ``byte``, as far as it reuses freed blocks."""
+        import torch
+
+        if self._on_gpu:
+            blocks = [
+                torch.full((size,), byte, dtype=torch.uint8, device=self.device)
+                for size in _POISON_BLOCKS
+                for _ in range(min(_POISON_BYTES // size, 256))
+            ]
+            self.synchronize()
+            blocks.clear()
+
+
+def span_of(tensor: torch.Tensor, device: torch.device) -> int:
+    """Bytes from a tensor's first element to the end of its last one, gaps of its strides included.
+
+    Raises:
+        TypeError: the tensor does not lie on ``device``, or is not dense.
+    """
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        raise unfit(tensor)
+    if tensor.device.type != device.type:
+        raise TypeError(f"an output lies on {tensor.device}; a tensor on {device} is expected")
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((last + 1) * tensor.element_size())
