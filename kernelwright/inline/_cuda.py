@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kernelwright.inline._declarations import Signature, parse_kernel
 from kernelwright.inline._library import SCALARS, ArgumentError, convert, dtypes_of
-from kernelwright.inline.cuda_driver import driver_kernel, idle_on_device
+from kernelwright.inline.cuda_driver import driver_kernel, idle_on_device, tensor_device
 from kernelwright.inline.emulation import emulated_kernel, idle_emulated, is_emulated
 from kernelwright.inline.options import cuda_flags
 from kernelwright.inline.requests import BuildRequest, build, only_builds
@@ -136,9 +136,11 @@ class CudaKernel:
             if isinstance(value, ctypes._SimpleCData | ctypes.Structure | ctypes.Array):
                 packed.append(value)
             elif parameter.pointer:
-                packed.append(ctypes.c_void_p(convert(self.name, parameter, dtypes, value, device="cuda")))
+                packed.append(ctypes.c_void_p(convert(self.name, parameter, dtypes, value, device=tensor_device())))
             elif parameter.type in SCALARS:
-                packed.append(SCALARS[parameter.type](convert(self.name, parameter, dtypes, value, device="cuda")))
+                packed.append(
+                    SCALARS[parameter.type](convert(self.name, parameter, dtypes, value, device=tensor_device()))
+                )
             else:
                 packed.append(_untyped(self.name, len(packed), value))
         return packed

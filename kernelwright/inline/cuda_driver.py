@@ -6,13 +6,24 @@ import ctypes
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from kernelwright.inline.toolchain import BuildError
 
-__all__ = ["driver_kernel", "idle_on_device", "kernel_symbol", "kernel_symbols", "reset_persisting_cache"]
+__all__ = [
+    "driver_kernel",
+    "has_loaded",
+    "idle_on_device",
+    "kernel_symbol",
+    "kernel_symbols",
+    "tensor_device",
+    "use_stand_in",
+]
 
 _DEFAULT_SHARED_BYTES = 48 << 10
+_LIBRARY = "libcuda.so.1"
+_library = _LIBRARY
+_loaded = False
 _idle = False
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -23,49 +34,74 @@ def idle_on_device() -> None:
     _idle = True
 
 
-def driver_kernel(
-    path: str, name: str, *, ours: bool = False
-) -> Callable[[Sequence[int], int, Sequence[Any], Sequence[Any]], None]:
-    """A function that launches the kernel ``name`` of a cubin: (grid and block), shared bytes, ctypes values, tensors.
+def use_stand_in(path: str) -> None:
+    """Load and launch through a stand-in for CUDA's driver from now on, in the thread's context, on its first stream.
 
-    ``ours`` is True for a kernel that is not a candidate's: :func:`idle_on_device` does not affect it.
+    Torch knows nothing of it. Only the referee's tests have one.
+    """
+    global _library
+    _library = path
+
+
+def tensor_device() -> Literal["cpu", "cuda"]:
+    """The type of device that a kernel's tensors lie on, by torch's name."""
+    return "cuda" if _library == _LIBRARY else "cpu"
+
+
+def has_loaded() -> bool:
+    """Whether this process has loaded a kernel."""
+    return _loaded
+
+
+def driver_kernel(path: str, name: str) -> Callable[[Sequence[int], int, Sequence[Any], Sequence[Any]], None]:
+    """A function that launches the kernel ``name`` of a cubin: (grid and block), shared bytes, ctypes values, tensors.
 
     Raises:
         BuildError: there is no device, the code is for another device, or it has no such kernel.
     """
-    import torch
-
-    if not torch.cuda.is_available():
-        raise BuildError(f"the CUDA kernel {name!r} is built, but torch sees no CUDA device here to run it on")
-    torch.cuda.init()
-    torch.cuda.current_stream()
+    global _loaded
+    beside_torch = _library == _LIBRARY
+    _loaded = True
+    if beside_torch:
+        _open_by_torch(name)
     driver = _driver()
     with open(path, "rb") as file:
         image = file.read()
     symbol = kernel_symbol(image, name)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    torch.zeros(1, device="cuda")  # makes the device's context current in this thread
     _check(driver, driver.cuModuleLoadData(ctypes.byref(module), image), f"loading {name}")
     _check(driver, driver.cuModuleGetFunction(ctypes.byref(function), module, symbol.encode()), f"finding {name}")
     granted = _DEFAULT_SHARED_BYTES
 
     def launch(shape: Sequence[int], shared: int, values: Sequence[Any], tensors: Sequence[Any]) -> None:
         nonlocal granted
-        if _idle and not ours:
+        if _idle:
             return
         if shared > granted:
             _check(driver, driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), f"granting {name} memory")
             granted = shared
         packed = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        stream = ctypes.c_void_p(_torch_stream() if beside_torch else 0)
         _check(driver, driver.cuLaunchKernel(function, *shape, shared, stream, packed, None), f"launching {name}")
 
     return launch
 
 
-def reset_persisting_cache() -> None:
-    """Release the lines that kernels asked the L2 cache to keep. No effect on devices without that feature."""
-    _driver().cuCtxResetPersistingL2Cache()
+def _open_by_torch(name: str) -> None:
+    """Let torch make its context current in this thread."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise BuildError(f"the CUDA kernel {name!r} is built, but torch sees no CUDA device here to run it on")
+    torch.cuda.init()
+    torch.cuda.current_stream()
+    torch.zeros(1, device="cuda")
+
+
+def _torch_stream() -> int:
+    import torch
+
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def kernel_symbols(image: bytes) -> list[str]:
@@ -92,9 +128,9 @@ def kernel_symbol(image: bytes, name: str) -> str:
 @functools.lru_cache(maxsize=1)
 def _driver() -> ctypes.CDLL:
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        driver = ctypes.CDLL(_library)
     except OSError as error:
-        raise BuildError("CUDA's driver (libcuda.so.1) is missing") from error
+        raise BuildError(f"CUDA's driver ({_library}) is missing") from error
     driver.cuLaunchKernel.argtypes = [
         ctypes.c_void_p,
         *[ctypes.c_uint] * 7,

@@ -130,7 +130,7 @@ def test_copies_and_fills_are_replayed(machine):
         assert one.window()[1] == [0] * SLOTS
 
 
-@pytest.mark.parametrize("steps", [[], [launch(count=COUNT // 2)], [launch(x=OUTPUT)]])
+@pytest.mark.parametrize("steps", [[launch(count=COUNT // 2)], [launch(x=OUTPUT)]])
 def test_a_false_plan_only_times_itself(machine, steps):
     with Confirmation(machine, claim(*steps)) as one:
         assert min(one.window()[1]) >= COUNT // 2 - 1
@@ -153,6 +153,7 @@ def test_a_plan_that_faults_is_told(machine):
         (claim(launch(parameters="zz")), "malformed"),
         (claim(launch(name="a;b")), "malformed"),
         (claim(launch()) | {"others": ["aten.mm"]}, "torch computes in its calls: aten.mm"),
+        (claim(), "no launch of its own"),
         ({"steps": []}, "malformed"),
         (None, "malformed"),
     ],

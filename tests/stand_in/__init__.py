@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from kernelwright.evaluator.builds.builder import BuildOutcome, BuildService
 from kernelwright.evaluator.driver import kernels
 
-__all__ = ["StandIn", "build", "host_module", "stand_in"]
+__all__ = ["Builds", "StandIn", "build", "host_module", "stand_in"]
 
 _HERE = Path(__file__).parent
 
@@ -34,6 +35,31 @@ def stand_in(cache_dir: Path) -> StandIn:
     """Everything that rehearsals need, built once for each content."""
     images = [host_module(kernels.FOLDER / f"{name}.cu", cache_dir) for name in kernels.MODULES]
     return StandIn(str(build(cache_dir)), images, host_module(_HERE / "affine.cu", cache_dir))
+
+
+class Builds:
+    """A build service that makes modules for the stand-in out of CUDA sources, and everything else as always."""
+
+    def __init__(self, builds: BuildService, cache_dir: Path) -> None:
+        self._builds = builds
+        self._cache_dir = cache_dir
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builds, name)
+
+    def build(self, message: Mapping[str, Any], source: str) -> BuildOutcome:
+        """As ``BuildService.build``."""
+        if message.get("language") != "cuda":
+            return self._builds.build(message, source)
+        name = str(message["name"])
+        section = f'extern "C" __attribute__((used)) const char kw_section_{name}[] = "\\0.text.{name}";'
+        text = f'#include "kw_host.h"\n{source}\nKW_EXPORT({name})\n{section}\n'
+        path = self._cache_dir / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.cu"
+        path.write_text(text)
+        try:
+            return BuildOutcome(path.stem, host_module(path, self._cache_dir), "", 0.0, False)
+        except subprocess.CalledProcessError as error:
+            return BuildOutcome(path.stem, None, str(error), 0.0, False)
 
 
 def build(cache_dir: Path) -> Path:

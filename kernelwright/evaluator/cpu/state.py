@@ -102,12 +102,12 @@ def write_state(pid: int, places: Sequence[Place], specs: Sequence[wire.TensorSp
     memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
         for address, theirs in places:
-            _write(memory, address, _values(drawn, by_name[theirs.name], theirs))
+            _write(memory, address, values_of(drawn, by_name[theirs.name], theirs))
     finally:
         os.close(memory)
 
 
-def _values(drawn: np.ndarray, spec: wire.TensorSpec, theirs: wire.TensorSpec) -> bytes:
+def values_of(drawn: np.ndarray, spec: wire.TensorSpec, theirs: wire.TensorSpec) -> bytes:
     """The bytes of one tensor, in the worker's own layout."""
     raw = np.ascontiguousarray(drawn[spec.offset : spec.offset + spec.span_bytes])
     if spec.stride == theirs.stride or spec.elements <= 1:

@@ -34,6 +34,7 @@ class Clockwork:
 
     Attributes:
         unavailable: compile baselines that do not work on the problem, and why.
+        remarks: how candidates were timed, by the rule of a finding.
     """
 
     def __init__(self, instruments: Instruments, workers: Workers, problem: Problem) -> None:
@@ -47,6 +48,7 @@ class Clockwork:
         self._eager_ms: float | None = None
         self._floors: dict[str, float] = {}
         self.unavailable: dict[str, str] = {}
+        self.remarks: dict[str, str] = {}
 
     def close(self) -> None:
         """Free the pools and end their drawers."""

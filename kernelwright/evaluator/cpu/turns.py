@@ -55,6 +55,8 @@ _TIED = 2
 _TIED_SHARE = 0.05
 _TIED_OUTPUTS = 2
 
+OVERWRITTEN = Status.REWARD_HACK, "its output lies where that of the call before lay, which it overwrites"
+
 
 class Plan(NamedTuple):
     """The length of a window: ``calls`` over a pool of ``slots``."""
@@ -377,11 +379,15 @@ class Turns:
         """
         ours, theirs = windows[self._sides[0].name].outputs, windows["eager"].outputs
         for call in ours.keys() & {k - 1 for k in ours}:
-            pairs = ((side[call], side[call + 1]) for side in (ours, theirs))
-            mine, others = (any(itertools.starmap(_overlap, itertools.product(*pair))) for pair in pairs)
+            mine, others = (meet(side[call], side[call + 1]) for side in (ours, theirs))
             if mine and not others:
-                return Status.REWARD_HACK, "its output lies where that of the call before lay, which it overwrites"
+                return OVERWRITTEN
         return None
+
+
+def meet(first: Sequence[OutputClaim], second: Sequence[OutputClaim]) -> bool:
+    """Whether outputs of two calls share memory."""
+    return any(itertools.starmap(_overlap, itertools.product(first, second)))
 
 
 def _overlap(a: OutputClaim, b: OutputClaim) -> bool:

@@ -6,9 +6,10 @@ taken off the reference alone in what is claimed: see :func:`device.queue.certif
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,19 @@ from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
 from kernelwright.evaluator.cpu.check_stage import CheckStage
+from kernelwright.evaluator.cpu.checking import Checker
 from kernelwright.evaluator.cpu.clock import CpuClock
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.turn_setup import Clockwork
-from kernelwright.evaluator.cpu.turns import Comparison, Plan, Turns
+from kernelwright.evaluator.cpu.turns import OVERWRITTEN, Comparison, Plan, ReadTimes, Turns, meet
 from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.device.claims import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
 from kernelwright.evaluator.device.queue import certified_speedup
+from kernelwright.evaluator.device.recorder import Recorder, ReplaySide
+from kernelwright.evaluator.device.replay import CannotReplay
 from kernelwright.evaluator.device.side import DeviceSide
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.device.trials import DeviceTrials
@@ -41,7 +45,7 @@ from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
 from kernelwright.evaluator.profile.winner import Faults, Winner
 from kernelwright.evaluator.wire import queue as wire
-from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.evaluator.wire.claims import OutputClaim, WorkerFailed
 from kernelwright.evaluator.wire.roles import is_foreign
 from kernelwright.records import Problem, Profile, Status
 
@@ -54,6 +58,7 @@ _MOST_EVENT_MS = 1e6
 _EMPTY_CALLS = 32
 _EMPTY_WINDOWS = 5
 _LEAST_MS = 1e-6
+_REPLAYED_TRIALS = 3  # that a replay has to answer right before it is timed
 
 
 class DeviceWorkers(Workers):
@@ -64,6 +69,20 @@ class DeviceWorkers(Workers):
 
     def _seat(self, name: str, client: Client) -> Seat:
         return DeviceSide(name, client, Station.of(self.host, self.device))
+
+    def replay_of(self, side: DeviceSide, variant: Variant, pool: DevicePool) -> ReplaySide:
+        """A seat that replays a call of a candidate's, recorded in a worker of its own.
+
+        Raises:
+            CannotReplay: its calls cannot be replayed; the message says why.
+        """
+        assert side.program is not None
+        client = self.host.worker(RUNNER_ON_DEVICE, name=side.name, builds=self.host.builds, device=self.device)
+        recorder = Recorder(side.name, client, Station.of(self.host, self.device))
+        try:
+            return recorder.record(self.host, side.program, variant, pool)
+        finally:
+            recorder.end()
 
     def probe(self) -> None:
         """Let a fresh worker that holds only the referee's own code compute something on the device.
@@ -79,22 +98,39 @@ class DeviceWorkers(Workers):
 
 
 class DeviceTurns(Turns):
-    """Turns whose claims are certified."""
+    """Turns whose claims are certified.
 
-    empty_ms = 0.0  # at most, by the control chart
+    Attributes:
+        empty_ms: what an empty call takes at most, by the control chart.
+        followed: outputs of two calls of the candidate's own process, one after the other, where a replay is timed.
+    """
+
+    empty_ms = 0.0
+    followed: tuple[Sequence[OutputClaim], Sequence[OutputClaim]] | None = None
 
     def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
-        """Against a rival, which runs foreign code as well, nothing can be certified: the estimate decides races."""
+        """See :meth:`Turns._claimed`.
+
+        In a replay the door is ours, so its cost is taken off both sides. Against a rival, which runs foreign code as
+        well, nothing can be certified: the estimate decides races.
+        """
         own = self._sides[0].name
-        raw = windows[own].mean_ms
+        raw, replayed = windows[own].mean_ms, isinstance(self._sides[0], ReplaySide)
         return {
             name: math.log(
                 latency_ms[name] / latency_ms[own]
-                if is_foreign(name)
+                if replayed or is_foreign(name)
                 else max(certified_speedup(window.mean_ms, raw, self.empty_ms), _LEAST_MS / raw)
             )
             for name, window in windows.items()
         }
+
+    def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
+        if self.followed is None:
+            return super()._overwritten(windows)
+        theirs = windows["eager"].outputs
+        others = any(meet(theirs[call], theirs[call + 1]) for call in theirs if call + 1 in theirs)
+        return OVERWRITTEN if meet(*self.followed) and not others else None
 
     def _late(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
         """None: outputs that come later than their digests are refused for that."""
@@ -182,6 +218,77 @@ class DeviceClockwork(Clockwork):
         made = DeviceTurns(*given, **named, judge=self.judge())
         made.empty_ms = self._upper_ms
         return made
+
+    @contextlib.contextmanager
+    def turns(self, sides: list[Seat], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
+        """See :meth:`Clockwork.turns`. A candidate whose calls can be replayed is timed so."""
+        ours, replay = sides[0], self._replay_of(sides[0], check_set)
+        followed = None if replay is None else self._in_own_process(ours, check_set)
+        sides[0] = replay or ours
+        try:
+            with super().turns(sides, check_set, read_times, redraws) as turns:
+                assert isinstance(turns, DeviceTurns)
+                turns.followed = followed
+                yield turns
+        finally:
+            sides[0] = ours
+            if replay is not None:
+                replay.end()
+
+    def _replay_of(self, side: Seat, check_set: CheckSet) -> ReplaySide | None:
+        """The replay of a candidate, if it answers right. Why it has none becomes a remark."""
+        if not isinstance(side, DeviceSide) or not is_foreign(side.name):
+            return None
+        pool = self._pool(check_set, 0, _EMPTY_CALLS)
+        assert isinstance(pool, DevicePool)
+        assert isinstance(self._workers, DeviceWorkers)
+        pool.refill([0])
+        try:
+            replay = self._workers.replay_of(side, check_set.variants[0], pool)
+            try:
+                self._see_right(replay, pool, check_set)
+            except BaseException:
+                replay.end()
+                raise
+        except CannotReplay as error:
+            self.remarks["device-clock"] = f"timed in its own process, and claimed by the certified bound: {error}"
+            return None
+        steps = len(replay.plan.steps)
+        self.remarks["device-clock"] = f"timed by a replay of its {steps} launches, copies and fills"
+        return replay
+
+    def _in_own_process(self, side: Seat, check_set: CheckSet) -> tuple[Sequence[OutputClaim], Sequence[OutputClaim]]:
+        """One window of a candidate's own process: what it takes is told, and two outputs are returned.
+
+        Raises:
+            WorkerFailed: the worker died, raised or hung.
+        """
+        pool = self._pool(check_set, 0, _EMPTY_CALLS)
+        side.enter(pool)
+        pool.refill(range(_EMPTY_CALLS))
+        window = side.window(np.arange(_EMPTY_CALLS), [0, 1], call_timeout_s=self._settings.call_timeout_s)
+        self.remarks["device-clock"] += f"; in its own process a call took {1e3 * window.mean_ms:.3g} us"
+        return window.outputs[0], window.outputs[1]
+
+    def _see_right(self, replay: ReplaySide, pool: DevicePool, check_set: CheckSet) -> None:
+        """Check that a replay answers right: what is launched in other ways is not recorded.
+
+        Raises:
+            CannotReplay: it does not.
+        """
+        trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
+        if any(trial.draws for trial in trials):
+            raise CannotReplay("its outputs are random")
+        tolerance, timeout_s = self._problem.meta.tolerance.scale, self._settings.call_timeout_s
+        options: dict[str, Any] = {"tolerance_scale": tolerance, "call_timeout_s": timeout_s}
+        checker = Checker(replay, pool, Plan(4, pool.slots), reduced_precision=True, judge=self.judge(), **options)
+        try:
+            replay.enter(pool)
+            found = checker.check(trials[:_REPLAYED_TRIALS], passes=1).judgement
+        except WorkerFailed as failed:
+            raise CannotReplay(f"its replay failed: {failed.failure.message}") from None
+        if found.status is not None:
+            raise CannotReplay("its replay answers wrong, so not all of its work was recorded")
 
     def _null_ms(self, check_set: CheckSet) -> float:
         """The mean time of a call that computes nothing, on the inputs and outputs of the timed shape."""

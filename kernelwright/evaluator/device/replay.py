@@ -91,13 +91,15 @@ class PlanOutput(_Strict):
 class Plan(_Strict):
     """One call as a worker recorded it: its steps in order, the address of its inputs, its outputs.
 
-    others: operators of torch that ran besides, whose launches are not among the steps.
+    others: operators of torch that ran besides, whose launches are not among the steps. described: address, dtype,
+    shape and stride of each output.
     """
 
     steps: Annotated[list[Step], Field(max_length=_MOST_STEPS)]
     place: _Address
     outputs: Annotated[list[PlanOutput], Field(max_length=wire.MOST_OUTPUTS)]
     others: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=8)] = []
+    described: Annotated[list[Any], Field(max_length=wire.MOST_OUTPUTS)] = []
 
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
@@ -119,6 +121,8 @@ def parse_plan(
         plan = _PLAN.validate_python(claim)
     except ValidationError as error:
         raise CannotReplay(f"its plan is malformed: {error.errors()[0]['msg']}") from None
+    if not plan.steps:
+        raise CannotReplay("no launch of its own was recorded")
     if plan.others:
         raise CannotReplay(f"torch computes in its calls: {readable(', '.join(plan.others))}")
     spans = [(plan.place, 1), *((output.at, output.size) for output in plan.outputs)]

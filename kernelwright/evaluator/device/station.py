@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
+from kernelwright.evaluator.builds.native import build_library
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.keeper_client import Keeper
 from kernelwright.evaluator.device.queue import QueueLibrary
+from kernelwright.evaluator.device.replay import replayer_program
 from kernelwright.evaluator.driver import kernels
 from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.host.host import Host
@@ -15,6 +18,7 @@ from kernelwright.evaluator.host.host import Host
 __all__ = ["Station"]
 
 _EXAMINED_S = 300.0
+_ARENA = Path(__file__).parent.parent / "worker" / "arena.c"
 
 
 class Station:
@@ -22,6 +26,7 @@ class Station:
 
     Attributes:
         keeper: holds inputs and truths. queues: the compiled queue. door: the image of ``door.cu`` for the device.
+        replayer: the program that replays a recorded call. arena_library: the compiled ``arena.c``, for workers.
         examiner: its ceilings and tools.
     """
 
@@ -37,6 +42,8 @@ class Station:
         self.device = device
         self.examiner = Examiner(host.sandbox, device, host.cache_dir, limits)
         self.queues = QueueLibrary(host.cache_dir)
+        self.replayer = replayer_program(host.cache_dir)
+        self.arena_library = build_library(_ARENA, host.cache_dir).read_bytes()
         self.door = device.images[0] if device.images else kernels.ptx("door")
         self.keeper = Keeper(device.library, images=device.images)
         host.closing.callback(self.keeper.close)

@@ -69,8 +69,10 @@ class Device:
         return bool(self.torch_name)
 
     def serves(self, backend: Backend) -> bool:
-        """Whether a backend's kernels run on it natively."""
-        return (backend != "cpp") if self.is_gpu else (backend == "cpp")
+        """Whether a backend's kernels run on it natively. A stand-in's are C++ and CUDA."""
+        if self.is_gpu:
+            return backend != "cpp"
+        return backend == "cpp" or (self.is_apart and backend == "cuda")
 
     def serving(self, backend: Backend) -> Device:
         """The device that a backend's candidates run on if this is the only accelerator: it, or this CPU."""

@@ -79,6 +79,11 @@ class Progress:
         """Add a finding that informs."""
         self.findings = (*self.findings, Finding(rule=rule, effect="informs", evidence=evidence))
 
+    def note_once(self, rule: str, evidence: str) -> None:
+        """Add a finding that informs, in place of an earlier one of the same rule."""
+        self.findings = tuple(finding for finding in self.findings if finding.rule != rule)
+        self.note(rule, evidence)
+
     def note_all(self, notes: Iterable[tuple[str, str]]) -> None:
         """Add findings that inform, as (rule, evidence)."""
         for rule, evidence in notes:

@@ -297,6 +297,8 @@ class Timekeeper:
         finally:
             for name, reason in self._clockwork.unavailable.items():
                 progress.artifacts[f"baseline {name}"] = reason
+            for rule, text in self._clockwork.remarks.items():
+                progress.note_once(rule, text)
 
     def _turn(
         self, turns: Turns, pair: int, process: int, phase: Literal["search", "confirm"], progress: Progress

@@ -13,17 +13,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.evaluator.wire import tensors as wire
-from kernelwright.evaluator.wire.calls import STRUCTURE_CHARS, flatten_outputs, structure_of
+from kernelwright.evaluator.wire.calls import STRUCTURE_CHARS, flatten_outputs, module_state, structure_of
 from kernelwright.evaluator.wire.queue import Rooms
+from kernelwright.evaluator.worker.arena import Arena
 from kernelwright.evaluator.worker.device_tensors import MappedOnDevice
 from kernelwright.evaluator.worker.device_torch import DeviceTorch, span_of
 from kernelwright.evaluator.worker.door import describe
 from kernelwright.evaluator.worker.loading import blamed
+from kernelwright.evaluator.worker.plan import recorded_plan
 from kernelwright.evaluator.worker.queue import Output, Queue
-from kernelwright.evaluator.worker.runner import Runner, template
+from kernelwright.evaluator.worker.runner import Runner, place_of, template
 
 if TYPE_CHECKING:
-    from kernelwright.evaluator.driver.cuda import DeviceMapping
+    from kernelwright.evaluator.driver.cuda import DeviceMapping, Driver
+
+_CALLS_BEFORE = 3  # a recording: they tune themselves, load code and fill caches
 
 
 def main(sock: socket.socket) -> None:
@@ -43,6 +47,7 @@ class DeviceRunner(Runner):
         self.plain: MappedOnDevice | None = None
         self.opened: DeviceMapping | None = None
         self.draws: MappedOnDevice | None = None  # of the weights
+        self.arena: Arena | None = None
         self.slot_bytes = 0
         self.places: list[int] = []  # addresses of the inputs that calls take in turn
         self.rooms = Rooms((), (), 0)
@@ -61,18 +66,31 @@ class DeviceRunner(Runner):
         checked_by: str = "",
         ghost: bool = False,
         tf32: bool = False,
-    ) -> None:
+        arena: int = 0,
+    ) -> dict[str, Any]:
         """Open the device and the queue, take the source; run a candidate's module code.
 
         Args:
-            fds: source, the door's code for this device, pages of reveals and of answers; then, for a candidate, the
-                code that Triton has compiled for it.
+            fds: source, the door's code for this device, pages of reveals and of answers; the compiled ``arena.c`` and
+                an arena's memory, if there is one; then, for a candidate, the code that Triton has compiled for it.
             library: the driver. device: torch's name of the device.
             checked_by, ghost, tf32: as in ``do_load``.
+            arena: bytes of memory that everything of this worker has to lie in, since its calls are to be recorded.
+
+        Returns:
+            ``arena``: its address here; 0 without one.
         """
         source_fd, code_fd, reveal_fd, answer_fd, *more = fds
         self._begin(source_fd, role, mode, threads, checked_by)
-        self.torch = DeviceTorch(device, library, tf32=tf32)
+        arena_fds, more = (more[:2], more[2:]) if arena else ([], more)
+
+        def open_arena(driver: Driver, on_gpu: bool) -> None:
+            self.arena = Arena(driver, arena_fds[0], arena_fds[1], arena)
+            os.close(arena_fds[1])
+            if on_gpu:
+                self.arena.give_to_torch()
+
+        self.torch = DeviceTorch(device, library, tf32=tf32, before=open_arena if arena else None)
         self.device = self.torch.device
         with os.fdopen(code_fd, "rb") as stream:
             stream.seek(0)
@@ -80,6 +98,52 @@ class DeviceRunner(Runner):
         os.close(reveal_fd)
         os.close(answer_fd)
         self._load_module(more, ghost=ghost)
+        return {"arena": 0 if self.arena is None else self.arena.mapping.address}
+
+    def do_construct(self, fds: list[int], init: Any, variant: dict[str, Any], plan: dict[str, Any]) -> None:
+        """See :meth:`Runner.do_construct`; the module's tensors lie in the arena, if there is one."""
+        super().do_construct(fds, init, variant, plan)
+        if self.arena is not None and not self.torch.on_gpu:
+            for _, tensor in module_state(self.model):
+                tensor.data = self.arena.copy_of(tensor.data)
+
+    def do_weights(
+        self, fds: list[int], stride: int, count: int, state: list[Any], required: list[str]
+    ) -> dict[str, Any]:
+        """See :meth:`Runner.do_weights`; ``places`` are told where the referee can write there, in an arena."""
+        reply = super().do_weights(fds, stride, count, state, required)
+        if self.arena is None:
+            return reply
+        specs = map(wire.spec_from_json, state)
+        return {**reply, "places": [place_of(self.named.get(spec.name), spec) for spec in specs]}
+
+    # ------------------------------------------------------------------------------------------ recording
+
+    def do_place(self, fds: list[int], stride: int, inputs: list[Any]) -> dict[str, Any]:
+        """Lay the arguments over ``stride`` bytes of the arena. ``place``: their address."""
+        assert self.arena is not None
+        place, whole = self.arena.allocate(stride), self.arena.mapped(self.torch.device)
+        templates, base = [template(item)[1] for item in inputs], place - self.arena.mapping.address
+        self.slots = [[whole.tensor(t, base) if isinstance(t, wire.TensorSpec) else t for t in templates]]
+        self.places = [place]
+        self.call = None if self.plan.plain else self._planned_call()
+        return {"place": place}
+
+    def do_record(self, fds: list[int]) -> dict[str, Any]:
+        """The plan of one call on the inputs in the place, see ``worker.plan``."""
+        import torch
+
+        assert self.arena is not None
+        forward = self._in_stream()
+        memory = contextlib.nullcontext() if self.torch.on_gpu else self.arena.instead_of_host()
+        with blamed("forward", self.filename), torch.no_grad(), memory:
+            for _ in range(_CALLS_BEFORE):
+                self.kept = [flatten_outputs(forward(*self.slots[0]))]
+                self.torch.synchronize()
+            products = [product.path for product in self.products]
+            plan = recorded_plan(lambda: forward(*self.slots[0]), self.places[0], products)
+            self.torch.synchronize()
+        return {"plan": plan}
 
     def _map_weights(self, fd: int, size: int) -> Any:
         if self.draws is not None:
@@ -103,7 +167,7 @@ class DeviceRunner(Runner):
         rooms: list[Any],
         opened: int,
     ) -> None:
-        """Map sealed inputs, places for plain ones, and room for opened outputs; lay the arguments over each place.
+        """Map sealed inputs, room for opened outputs, and places for plain inputs; lay the arguments over each place.
 
         Args:
             fds: of the three memories. calls: of the longest window; ``stride``: bytes of one call's inputs.
@@ -113,10 +177,9 @@ class DeviceRunner(Runner):
         self._unmap()
         try:
             self.sealed = driver.adopt(fds[0], stride * calls)
-            self.plain = MappedOnDevice.adopt(driver, fds[1], stride * places, self.torch.device)
-            offsets, sizes, room_stride = rooms
-            self.rooms = Rooms(offsets, sizes, room_stride)
-            self.opened = driver.adopt(fds[2], max(room_stride * opened, 1))
+            self.rooms = Rooms(*rooms)
+            self.opened = driver.adopt(fds[1], self.rooms.stride * opened)
+            self.plain = MappedOnDevice.adopt(driver, fds[2], stride * places, self.torch.device)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -143,11 +206,9 @@ class DeviceRunner(Runner):
         """Enqueue the calls of one window, and wait until all are done. ``keep`` the outputs of all of them."""
         import torch
 
-        assert self.forward is not None
-        forward = self.torch.in_stream(self.call or self.forward)
         with blamed("forward", self.filename), torch.no_grad():
-            self._serve(forward, first, calls, keep=keep)
-            self.torch.driver.synchronize(0)
+            self._serve(self._in_stream(), first, calls, keep=keep)
+            self.torch.synchronize()
 
     def do_serve_nothing(self, fds: list[int], first: int, calls: int, outputs: list[Any]) -> None:
         """Serve a window without computing: the cost of the door itself. Trusted workers only.
@@ -162,7 +223,13 @@ class DeviceRunner(Runner):
         ]
         self.torch.synchronize()
         self._serve(lambda *inputs: tuple(made), first, calls, keep=False)
-        self.torch.driver.synchronize(0)
+        self.torch.synchronize()
+
+    def _in_stream(self) -> Callable[..., Any]:
+        """The call, after everything that is enqueued."""
+        forward = self.call or self.forward
+        assert forward is not None
+        return self.torch.in_stream(forward)
 
     def _serve(self, forward: Callable[..., Any], first: int, calls: int, *, keep: bool) -> None:
         assert self.sealed is not None
@@ -214,10 +281,8 @@ class DeviceRunner(Runner):
         """Milliseconds of some calls by this process's own events, with caches flushed before each; a claim."""
         from kernelwright.evaluator.worker.device_events import event_times
 
-        forward = self.call or self.forward
-        assert forward is not None
         with blamed("forward", self.filename):
-            return {"ms": event_times(forward, self.slots, self.torch, calls)}
+            return {"ms": event_times(self._in_stream(), self.slots, self.torch, calls)}
 
     def do_trace(self, fds: list[int]) -> dict[str, Any]:
         """A trace of calls on the first place. ``device``: a profiler's kernels in each of two calls."""
@@ -226,14 +291,13 @@ class DeviceRunner(Runner):
         from kernelwright.evaluator.worker.device_events import kernels_of
         from kernelwright.evaluator.worker.torch_calls import OperatorLog
 
-        forward = self.call or self.forward
-        assert forward is not None
-        log = OperatorLog()
+        forward, log = self._in_stream(), OperatorLog()
         with blamed("forward", self.filename), torch.no_grad():
             with log:
                 forward(*self._again())
             seen = [kernels_of(forward, self._again(), self.torch) for _ in range(2)]
             structure = structure_of(forward(*self._again())) if self.plan.plain else ""
+            self.torch.synchronize()
         return {
             "operators": log.names(),
             "flops": log.flops,

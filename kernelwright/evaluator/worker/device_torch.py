@@ -9,8 +9,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from kernelwright.evaluator.driver.cuda import Driver
 from kernelwright.evaluator.worker.memory import unfit
+from kernelwright.evaluator.worker.plan import computes
+from kernelwright.inline import cuda_driver
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +26,15 @@ _POISON_BYTES = 1 << 26  # of each size
 class DeviceTorch:
     """Torch on ``device``, a ``torch.device``, beside a driver of our own on the same context."""
 
-    def __init__(self, device: str, library: str, *, tf32: bool) -> None:
-        """``library``: the driver. ``tf32``: whether torch's own float32 products and convolutions may use TF32.
+    def __init__(
+        self, device: str, library: str, *, tf32: bool, before: Callable[[Driver, bool], None] | None = None
+    ) -> None:
+        """Open the device.
+
+        Args:
+            library: the driver.
+            tf32: whether torch's own float32 products and convolutions may use TF32.
+            before: called with the driver, and whether torch has kernels for it, before torch allocates there.
 
         Raises:
             DriverError: the device cannot be opened.
@@ -31,27 +42,37 @@ class DeviceTorch:
         import torch
 
         self.device = torch.device(device)
-        self._on_gpu = self.device.type == "cuda"
-        if self._on_gpu:
+        self.on_gpu = self.device.type == "cuda"
+        self._made: list[Any] = []  # by torch, and perhaps still used by a stand-in's stream
+        self.driver = Driver(library)  # opens the context that torch's runtime uses as well
+        if before is not None:
+            before(self.driver, self.on_gpu)
+        if self.on_gpu:
             torch.cuda.set_device(self.device)
-            torch.zeros(1, device=self.device)  # torch's context is the one that the driver finds
+            torch.zeros(1, device=self.device)
             torch.backends.cuda.matmul.allow_tf32 = tf32
             torch.backends.cudnn.allow_tf32 = tf32
-        self.driver = Driver(library)
+        else:
+            cuda_driver.use_stand_in(library)
 
     def synchronize(self) -> None:
         """Wait for all streams of the device."""
         self.driver.synchronize()
+        self._made.clear()
 
     def in_stream(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A forward whose work comes after what is enqueued before it.
 
-        Torch's own kernels are enqueued, too. Where the driver is a stand-in, torch computes at once: the call waits.
+        Torch's own kernels are enqueued, too. Where the driver is a stand-in, torch and C++ compute at once. There a
+        call waits for what is enqueued, or only torch's operators do, if there are kernels for the driver.
         """
-        if self._on_gpu:
+        if self.on_gpu:
             return forward
 
         def wait_and_call(*arguments: Any) -> Any:
+            if cuda_driver.has_loaded():
+                with _InStream(self.driver, self._made):
+                    return forward(*arguments)
             self.driver.synchronize(0)
             return forward(*arguments)
 
@@ -61,7 +82,7 @@ class DeviceTorch:
         """A mark in the device's own time; on the CPU, the process's clock."""
         import torch
 
-        if not self._on_gpu:
+        if not self.on_gpu:
             return time.perf_counter()
         mark = torch.cuda.Event(enable_timing=True)
         mark.record()
@@ -70,7 +91,7 @@ class DeviceTorch:
     def ms_since(self, before: Any) -> float:
         """Milliseconds from a mark to the end of all work so far."""
         after = self.event()
-        if not self._on_gpu:
+        if not self.on_gpu:
             return 1e3 * float(after - before)
         self.synchronize()
         return float(before.elapsed_time(after))
@@ -96,7 +117,7 @@ class DeviceTorch:
         """Fill the memory that the allocator will hand out next with ``byte``, as far as it reuses freed blocks."""
         import torch
 
-        if self._on_gpu:
+        if self.on_gpu:
             blocks = [
                 torch.full((size,), byte, dtype=torch.uint8, device=self.device)
                 for size in _POISON_BLOCKS
@@ -104,6 +125,29 @@ class DeviceTorch:
             ]
             self.synchronize()
             blocks.clear()
+
+
+class _InStream(TorchDispatchMode):  # type: ignore[misc]
+    """Torch on the CPU as if it computed in a stand-in's stream.
+
+    Operators that compute wait for the stream. Memory is kept until the stream is done, as GPU's allocators do.
+    """
+
+    def __init__(self, driver: Driver, made: list[Any]) -> None:
+        super().__init__()
+        self._driver = driver
+        self._made = made
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator imports torch._dynamo
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if computes(func):
+            self._driver.synchronize(0)
+        result = func(*args, **(kwargs or {}))
+        self._made.append(result)
+        return result
 
 
 def span_of(tensor: torch.Tensor, device: torch.device) -> int:

@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright import inline
 from kernelwright.evaluator.wire.calls import flatten_outputs
+from kernelwright.evaluator.worker.door import describe
 
-_MAKE_MEMORY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+MAKE_MEMORY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 _MOST_NAMES = 8
 
 
@@ -26,13 +27,20 @@ def recorded_plan(call: Callable[[], Any], place: int, products: Sequence[str]) 
 
     Returns:
         ``steps``, ``place`` and ``outputs`` as ``device.replay.Plan`` has them, and ``others``: the operators of torch
-        that ran besides. A plan with such operators lacks their work.
+        that ran besides. A plan with such operators lacks their work. ``described`` are the outputs' layouts.
     """
     with _OtherWork() as others, inline.record_launches() as launches:
         outputs = flatten_outputs(call())
     steps = [_step(launched, products) for launched in launches]
     spans = [{"at": output.data_ptr(), "size": _span(output)} for output in outputs]
-    return {"steps": steps, "place": place, "outputs": spans, "others": others.names[:_MOST_NAMES]}
+    described = [describe(output) for output in outputs]
+    return {
+        "steps": steps,
+        "place": place,
+        "outputs": spans,
+        "others": others.names[:_MOST_NAMES],
+        "described": described,
+    }
 
 
 class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
@@ -48,10 +56,15 @@ class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = str(func._schema.name).replace("::", ".")
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-        if not is_view and name.rpartition(".")[2] not in _MAKE_MEMORY and name not in self.names:
+        if computes(func) and name not in self.names:
             self.names.append(name)
         return func(*args, **(kwargs or {}))
+
+
+def computes(func: Any) -> bool:
+    """Whether an operator does more than make memory or a view."""
+    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    return not is_view and str(func._schema.name).rpartition("::")[2] not in MAKE_MEMORY
 
 
 def _step(launched: inline.Launched, products: Sequence[str]) -> dict[str, Any]:

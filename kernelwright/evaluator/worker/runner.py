@@ -215,7 +215,7 @@ class Runner:
             self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
             if self.device is not None:  # only this process can write there
                 return {"places": None, "renamed": renamed(specs, names, state_map)}
-            places = [_place(self.named.get(spec.name), spec) for spec in specs]
+            places = [place_of(self.named.get(spec.name), spec) for spec in specs]
             return {"places": places, "renamed": renamed(specs, names, state_map)}
 
     def _map_weights(self, fd: int, size: int) -> Any:
@@ -408,7 +408,7 @@ class Runner:
         return Call(self.forward, self.plan, self.named, initial)
 
 
-def _place(tensor: torch.Tensor | None, spec: wire.TensorSpec) -> list[Any] | None:
+def place_of(tensor: torch.Tensor | None, spec: wire.TensorSpec) -> list[Any] | None:
     """Address and strides where the referee may write a tensor's values; empty for another layout or dtype."""
     import torch
 

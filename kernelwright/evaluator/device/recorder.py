@@ -1,0 +1,216 @@
+"""Records a candidate's call in a worker of its own, and replays it: the seat of clock R.
+
+The recording worker gets all of its memory from one arena, which the keeper holds. It is gone when the replay begins.
+Weights are written into the arena by the keeper, so no code of the candidate's runs from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernelwright.evaluator.accuracy.trials import Variant
+from kernelwright.evaluator.cpu.state import Place, places_from_claims, values_of
+from kernelwright.evaluator.device.keeper_client import Memory
+from kernelwright.evaluator.device.pool import DevicePool
+from kernelwright.evaluator.device.queue import QueueWindow
+from kernelwright.evaluator.device.replay import CannotReplay, Plan, Replay, ReplayMemory, parse_plan
+from kernelwright.evaluator.device.side import DeviceSide, QueuedSide, Shared
+from kernelwright.evaluator.device.station import Station
+from kernelwright.evaluator.host.client import Client
+from kernelwright.evaluator.host.host import Host, Program
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S
+from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.sandbox import product_memfd
+
+__all__ = ["Recorder", "ReplaySide"]
+
+_LEAST_ARENA = 256 << 20
+_TIMES = 4  # the bytes of inputs, weights and outputs that a candidate may take in all
+
+
+class Recorder(DeviceSide):
+    """A worker of a candidate whose call is recorded."""
+
+    def __init__(self, name: str, client: Client, station: Station) -> None:
+        super().__init__(name, client, station)
+        self._arena: Memory | None = None
+        self._arena_fd = -1
+        self._base = 0
+        self._places: list[Place] | None = None
+
+    def record(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> ReplaySide:
+        """Record a call and end the worker. Returns a seat that replays it.
+
+        Raises:
+            CannotReplay: it cannot be replayed; the message says why.
+        """
+        try:
+            claim = self._recorded(host, program, variant, pool)
+        except WorkerFailed as failed:
+            raise CannotReplay(f"its call cannot be recorded: {failed.failure.message}") from None
+        images = [outcome.product for outcome in self.client.outcomes if outcome.product is not None]
+        assert self._arena is not None
+        plan = parse_plan(claim, images, range(self._base, self._base + self._arena.size))
+        if variant.state and self._places is None:
+            raise CannotReplay(
+                "its parameters share memory, have gaps or are written, or lie outside of its own memory"
+            )
+        arena, fd, self._arena, self._arena_fd = self._arena, self._arena_fd, None, -1
+        memory = ReplayMemory(fd, arena.size, self._base)
+        return ReplaySide(self.name, self.client, self._station, plan, images, arena, memory, self._places or [])
+
+    def _recorded(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> Any:
+        outputs = sum(variant.capacity())
+        size = _LEAST_ARENA + _TIMES * (variant.slot_bytes + variant.state_bytes + outputs)
+        self._arena, self._arena_fd = self._keeper.share(size)
+        library = product_memfd(self._station.arena_library)
+        try:
+            reply = self._load(host, program, [library, self._arena_fd], arena=self._arena.size)
+        finally:
+            os.close(library)
+        base = reply.get("arena")
+        self._base = base if type(base) is int and 0 <= base < 1 << 57 else 0
+        self.set_up(variant)
+        found = self.client.request(
+            "place", timeout_s=SETUP_TIMEOUT_S, stride=pool.stride, inputs=variant.inputs_json()
+        ).get("place")
+        if type(found) is not int or not 0 <= found - self._base <= self._arena.size - pool.stride:
+            raise CannotReplay("its inputs lie outside of its own memory")
+        self._keeper.copy(pool.at(0), (self._arena, found - self._base), pool.stride)
+        return self.client.request("record", timeout_s=SETUP_TIMEOUT_S).get("plan")
+
+    def _hand_weights(self, variant: Variant) -> Mapping[str, Any]:
+        reply = super()._hand_weights(variant)
+        assert self._arena is not None
+        needed = [spec.name in variant.required for spec in variant.state]
+        found = places_from_claims(reply.get("places"), variant.state, needed)
+        ours = range(self._base, self._base + self._arena.size)
+        inside = found is not None and all(
+            place.address in ours and place.address + place.spec.span_bytes <= ours.stop for place in found
+        )
+        self._places = found if inside and not variant.plan.buffers else None
+        return reply
+
+    def end(self) -> None:
+        """See :meth:`QueuedSide.end`."""
+        super().end()
+        if self._arena is not None:
+            self._give_back([self._arena])
+            self._arena = None
+        if self._arena_fd >= 0:
+            os.close(self._arena_fd)
+            self._arena_fd = -1
+
+
+class ReplaySide(QueuedSide):
+    """A recorded call in a process of ours."""
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        station: Station,
+        plan: Plan,
+        images: Sequence[bytes],
+        arena: Memory,
+        memory: ReplayMemory,
+        places: Sequence[Place],
+    ) -> None:
+        """``client``: of the worker that recorded it, which is ended. ``memory``: the arena's descriptor, owned."""
+        super().__init__(name, client, station)
+        client.close()
+        self.plan = plan
+        self._images = images
+        self._arena = arena
+        self._memory = memory
+        self._places = places
+        self._replay: Replay | None = None
+
+    def load(self, host: Host, program: Program) -> None:
+        """Not possible: a replay holds its plan from the beginning."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        raise NotImplementedError
+
+    def _hand_weights(self, variant: Variant) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def freeze(self) -> None:
+        """Nothing: it waits for the next window, and none of the candidate's code is on a processor."""
+
+    def thaw(self) -> None:
+        """Nothing, see :meth:`freeze`."""
+
+    def _take(self, pool: DevicePool, calls: int, rooms: int, shared: Sequence[Shared]) -> None:
+        self._end_replay()
+        sealed, opened = shared
+        try:
+            self._replay = Replay(
+                self._station.replayer,
+                self._station.device.library,
+                self.plan,
+                door=self._station.door,
+                images=self._images,
+                pages=self.queue.fds(),
+                arena=self._memory,
+                sealed=ReplayMemory(sealed.fd, sealed.memory.size),
+                opened=ReplayMemory(opened.fd, opened.memory.size),
+                slot_bytes=pool.stride,
+                rooms=self._layout,
+            )
+        except CannotReplay as error:
+            raise self._failure("fault", str(error), "replay") from None
+
+    def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:
+        assert self._replay is not None
+        self._replay.enqueue(self.queue.first_call(), len(keys))
+        window = self.queue.window(
+            np.arange(len(keys)),
+            keys,
+            {call: room for room, call in enumerate(opened)},
+            check_alive=self._replay.check_alive,
+            call_timeout_s=call_timeout_s,
+        )
+        self._replay.finish()
+        return window
+
+    def _described(self, calls: Sequence[int]) -> Any:
+        return [self.plan.described for _ in calls]
+
+    def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
+        """See :meth:`Seat.take_weights`; the keeper writes them."""
+        assert self._pool is not None
+        self.put_weights(self._pool.variant.weights[draw])
+
+    @property
+    def writable(self) -> bool:
+        """See :attr:`Seat.writable`."""
+        return True
+
+    def put_weights(self, drawn: np.ndarray) -> None:
+        """See :meth:`Seat.put_weights`."""
+        assert self._pool is not None
+        assert self._memory.address is not None
+        by_name = {spec.name: spec for spec in self._pool.variant.state}
+        for address, theirs in self._places:
+            data = np.frombuffer(values_of(drawn, by_name[theirs.name], theirs), dtype=np.uint8)
+            self._keeper.put(self._arena, data, address - self._memory.address)
+
+    def end(self) -> None:
+        """See :meth:`QueuedSide.end`."""
+        self._end_replay()
+        super().end()
+        self._give_back([self._arena])
+        if self._memory.fd >= 0:
+            os.close(self._memory.fd)
+            self._memory = self._memory._replace(fd=-1)
+
+    def _end_replay(self) -> None:
+        if self._replay is not None:
+            self._replay.end()
+            self._replay = None

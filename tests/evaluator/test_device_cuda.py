@@ -1,0 +1,158 @@
+"""CUDA kernels on a device, from source to verdict: enqueued ahead, recorded and replayed, through a stand-in."""
+
+from __future__ import annotations
+
+import pytest
+from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem, unscreened
+from stand_in import Builds
+
+from kernelwright.evaluator import Check, Confirm, Referee
+from kernelwright.records import Candidate, Stage, Status
+
+SOFTMAX = """
+import torch
+import torch.nn as nn
+from kernelwright.inline import cuda
+
+KERNEL = r'''
+extern "C" __global__ void rows(const float* x, float* y, int rows, int cols) {
+  for (int r = blockIdx.x; r < rows; r += gridDim.x) {
+    const float* from = x + r * cols;
+    float largest = from[0], sum = 0.0f;
+    for (int c = 1; c < cols; c++) largest = from[c] > largest ? from[c] : largest;
+    for (int c = 0; c < cols; c++) sum += expf(from[c] - largest);
+    for (int c = 0; c < cols; c++) y[r * cols + c] = expf(from[c] - largest) / sum;
+  }
+}
+'''
+kernel = cuda(KERNEL, "rows")
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        kernel[4, 1](x, y, x.shape[0], x.shape[1])
+        return y
+"""
+LINEAR = """
+import torch
+import torch.nn as nn
+from kernelwright.inline import cuda
+
+KERNEL = r'''
+extern "C" __global__ void product(const float* x, const float* w, const float* b, float* y, int m, int n, int k) {
+  for (int i = blockIdx.x; i < m; i += gridDim.x)
+    for (int j = 0; j < n; j++) {
+      float sum = 0.0f;
+      for (int l = 0; l < k; l++) sum += x[i * k + l] * w[j * k + l];
+      sum += b[j];
+      y[i * n + j] = sum > 0.0f ? sum : 0.0f;
+    }
+}
+'''
+kernel = cuda(KERNEL, "product")
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = nn.Linear(features, 48)
+
+    def forward(self, x):
+        y = torch.empty(x.shape[0], 48, device=x.device)
+        kernel[4, 1](x, self.linear.weight, self.linear.bias, y, x.shape[0], 48, x.shape[1])
+        return y
+"""
+
+
+@pytest.fixture(scope="module")
+def device_referee(referee, stand_in_device, tmp_path_factory):
+    method = referee.settings.measurement.with_values(looks=(3, 6), noise_bound=0.3)
+    with Referee(referee.settings.with_values(measurement=method), device=stand_in_device) as made:
+        made.host.builds = Builds(made.host.builds, tmp_path_factory.mktemp("modules"))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def softmax_there(device_referee):
+    problem = make_problem(SOFTMAX_PROBLEM, "softmax")
+    with device_referee.open(problem, backend="cuda", baselines=("eager",)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def judge(softmax_there):
+    def judged(source, depth=None):
+        with unscreened(softmax_there):
+            return softmax_there.judge(Candidate(problem_id="softmax", source=source, backend="cuda"), depth)
+
+    return judged
+
+
+def said(evaluation, rule):
+    return next((finding.evidence for finding in evaluation.verdict.findings if finding.rule == rule), "")
+
+
+def test_a_kernel_is_checked_recorded_and_timed_by_its_replay(judge):
+    evaluation = judge(SOFTMAX)
+    verdict = evaluation.verdict
+    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
+    assert said(evaluation, "device-clock").startswith(
+        "timed by a replay of its 1 launches, copies and fills; in its own"
+    )
+    assert verdict.timing.speedup["eager"].median > 0
+
+
+def test_a_replay_is_confirmed_in_fresh_processes(judge):
+    verdict = judge(SOFTMAX, Confirm()).verdict
+    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CONFIRMED), verdict.reason
+    assert verdict.timing.processes == 5
+
+
+@pytest.mark.untimed
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("sum += expf", "sum += 1.01f * expf"), ("c = 0; c < cols; c++) y", "c = 1; c < cols; c++) y")],
+    ids=["wrong sum", "a column left out"],
+)
+def test_a_wrong_kernel_is_refused(judge, before, after):
+    source = SOFTMAX.replace(before, after)
+    assert source != SOFTMAX
+    verdict = judge(source, Check()).verdict
+    assert verdict.status is Status.INCORRECT_NUMERICAL, verdict.reason
+
+
+@pytest.mark.untimed
+def test_a_kernel_that_writes_where_nothing_is_ends_its_worker_and_nobody_elses(judge):
+    verdict = judge(SOFTMAX.replace("y[r * cols + c] =", "y[(1L << 40) + r * cols + c] ="), Check()).verdict
+    assert verdict.status is Status.RUNTIME_ERROR, verdict.reason
+    assert judge(SOFTMAX, Check()).verdict.status is Status.PASSED
+
+
+def test_what_torch_computes_besides_keeps_the_bound(judge):
+    evaluation = judge(SOFTMAX.replace("return y", "return y.clone()"))
+    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
+    assert "certified bound: torch computes in its calls: aten.clone" in said(evaluation, "device-clock")
+
+
+def test_a_plan_that_lacks_a_part_of_the_work_is_not_timed(judge):
+    """While it is recorded, the kernel gets fewer rows: what is replayed is not what answers."""
+    fewer = "import kernelwright.inline._cuda as c; rows = x.shape[0] // (2 if c._recordings else 1)"
+    source = SOFTMAX.replace("kernel[4, 1](x, y, x.shape[0],", f"{fewer}\n        kernel[4, 1](x, y, rows,")
+    evaluation = judge(source)
+    assert "not all of its work was recorded" in said(evaluation, "device-clock"), evaluation.verdict.reason
+
+
+def test_weights_are_written_into_a_replay_by_the_keeper(device_referee):
+    problem = make_problem(LINEAR_PROBLEM, "linear")
+    with device_referee.open(problem, backend="cuda", baselines=("eager",)) as session:
+        evaluation = session.judge(Candidate(problem_id="linear", source=LINEAR, backend="cuda"))
+        assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
+        assert said(evaluation, "device-clock").startswith("timed by a replay")
+        kept = LINEAR.replace(
+            "y = torch.empty", "self.kept = getattr(self, 'kept', self.linear.weight.clone())\n        y = torch.empty"
+        )
+        stale = kept.replace("kernel[4, 1](x, self.linear.weight,", "kernel[4, 1](x, self.kept,")
+        with unscreened(session):
+            verdict = session.judge(Candidate(problem_id="linear", source=stale, backend="cuda"), Check()).verdict
+        assert verdict.status is Status.INCORRECT_NUMERICAL, verdict.reason
