@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-full test test-all test-slowest test-adversarial test-browser test-docker test-gpu test-serve check format clean
+.PHONY: help setup demo demo-full test test-all test-slowest test-adversarial test-browser test-docker test-gpu test-serve gpu-proof check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -47,6 +47,11 @@ test-serve: setup ## the client of language models against a server of others: t
 test-gpu: ## what needs a GPU; without one it says so and ends with 3. GPU_PYTHON: an interpreter with torch for CUDA
 	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi
 	@PYTHONPATH="$(CURDIR)" $(or $(GPU_PYTHON),$(BIN)/python) scripts/test_gpu.py || exit $$?
+
+gpu-proof: ## what a GPU says of the referee, in MINUTES=6; without one it says so and ends with 3. GPU_PYTHON as above
+	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi
+	@PYTHONPATH="$(CURDIR)" $(or $(GPU_PYTHON),$(BIN)/python) -m kernelwright doctor --prove-gpu \
+		--minutes $(or $(MINUTES),6) --output $(or $(OUTPUT),proof.json) || exit $$?
 
 check: setup ## formatting, lint, strict types, direction of imports
 	@$(BIN)/ruff format --check .

@@ -27,6 +27,7 @@ PURE = (
 )
 ALONE = (
     "cli/test_cli_real.py",
+    "evaluator/test_gpu_proof.py",
     "evaluator/test_own_share.py",
     "mcp/test_mcp_timed.py",
     "rl/test_serve_real.py",

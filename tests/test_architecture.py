@@ -37,6 +37,7 @@ FLOORS = {
     "bench": 6,
     "rl": 6,
     "submissions": 6,
+    "proof": 6,
     "leaderboard": 7,
     "mcp": 6,
     "cli": 8,

@@ -36,9 +36,17 @@ class Check(NamedTuple):
 
 @click.command()
 @click.option("--sandbox", metavar="S", help="The sandbox to test: bwrap, process or none.")
+@click.option("--prove-gpu", is_flag=True, help="Test and time the referee on this machine's GPU.")
+@click.option("--minutes", type=click.FloatRange(0.5), default=6.0, show_default=True, help="How long that may take.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("proof.json"), help="Where its results go.")
 @common_options
-def doctor(common: Common, sandbox: str | None) -> int:
-    """Say what this machine can do. Exit code 3 if 'kernelwright optimize' cannot run as configured."""
+def doctor(common: Common, sandbox: str | None, prove_gpu: bool, minutes: float, output: Path) -> int:
+    """Say what this machine can do. Exit code 3 if 'kernelwright optimize' cannot run as configured.
+
+    With --prove-gpu: right and wrong kernels, accuracy, seconds and attacks on the GPU; 3 if there is none.
+    """
+    if prove_gpu:
+        return _prove(common, minutes, output)
     settings = common.settings(sandbox=sandbox)
     checks = [*_machine(), *_tools(), *_cuda_compiler(), *_packages(), *_keys(), *_disk(settings), *_sandbox(settings)]
     missing = [check for check in checks if check.state == "missing"]
@@ -53,6 +61,23 @@ def doctor(common: Common, sandbox: str | None) -> int:
             else f"not ready: {', '.join(check.name for check in missing)}"
         )
     return EXIT_LACKS if missing else 0
+
+
+def _prove(common: Common, minutes: float, output: Path) -> int:
+    from kernelwright.evaluator import find_device
+    from kernelwright.proof import prove
+
+    device = find_device()
+    if device is None:
+        click.echo("no GPU: nvidia-smi shows none that may be used here", err=True)
+        return EXIT_LACKS
+    if shutil.which("bwrap") is None:
+        click.echo("bubblewrap is missing, so candidates are confined less: apt install bubblewrap", err=True)
+    click.echo(f"on {device.name}, at most {minutes:g} minutes, into {output}", err=True)
+    report = prove(device, output, minutes=minutes, say=lambda line: click.echo(line, err=True))
+    if common.as_json:
+        common.show(report)
+    return 0
 
 
 def _lines(checks: list[Check]) -> Iterator[str]:

@@ -41,6 +41,10 @@ static inline T __shfl_down_sync(unsigned, T value, int) {
   return value;
 }
 template <typename T>
+static inline T __shfl_xor_sync(unsigned, T value, int) {
+  return value;
+}
+template <typename T>
 static inline T __ldcs(const T* at) {
   return *at;
 }

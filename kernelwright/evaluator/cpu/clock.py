@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.cpu.check_stage import CheckStage
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Pool, Slots
@@ -59,6 +60,14 @@ class CpuClock:
         """End the twins and free the pools."""
         self.workers.close()
         self.clockwork.close()
+
+    def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
+        """What a call that computes nothing takes: mean and upper limit in ms, on the timed shape.
+
+        Raises:
+            MachineError: it cannot be measured.
+        """
+        return self.clockwork.empty_call_ms(check_set)
 
     # ------------------------------------------------------------------------------------------ own kernels
 

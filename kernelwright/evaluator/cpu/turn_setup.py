@@ -156,7 +156,7 @@ class Clockwork:
         """
         variant, settings = check_set.variants[0], self._settings
         try:
-            null_ms = self._null_ms(check_set)
+            null_ms, most_ms = self.empty_call_ms(check_set)
             pool = self._pool(check_set, 0, _WARM_CALLS)
             means = self._all_first_calls(sides, pool)
             self._eager_ms = means.get("eager", self._eager_ms)
@@ -175,14 +175,20 @@ class Clockwork:
                 reserve=check_set.reserve,
                 probing=not (self._problem.meta.tolerance.reduced_precision or settings.allow_precision),
                 null_ms=null_ms,
+                most_null_ms=most_ms,
                 call_timeout_s=settings.call_timeout_s,
             )
         finally:
             self._release(sides)
 
-    def _null_ms(self, check_set: CheckSet) -> float:
-        """What an empty call takes, in ms."""
-        return self._instruments.null_ms()
+    def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
+        """What a call that computes nothing takes: mean and upper limit in ms.
+
+        Raises:
+            MachineError: it cannot be measured.
+        """
+        null_ms = self._instruments.null_ms()
+        return null_ms, null_ms
 
     def _comparison(self, check_set: CheckSet, redraws: Redraws | None) -> Comparison:
         """Compares outputs of timed calls; ``redraws`` if they are random."""

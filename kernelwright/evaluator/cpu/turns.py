@@ -259,11 +259,18 @@ class Turns:
         reserve: Sequence[Trial] = (),
         probing: bool = True,
         null_ms: float,
+        most_null_ms: float = 0.0,
         call_timeout_s: float,
         judge: Judge | None = None,
     ) -> None:
-        """``reserve``: trials that no worker has seen; ``probing``: whether lower precision inside is refused."""
+        """Args besides the obvious ones.
+
+        Args:
+            reserve: trials that no worker has seen. probing: whether lower precision inside is refused.
+            null_ms: what an empty call takes. most_null_ms: what it takes at most.
+        """
         self._judge = judge or Judge()
+        self._most_null_ms = most_null_ms
         self._reserve = list(reserve)
         self._probing = probing
         self._seen: dict[int, list[Any]] = {}  # the candidate's outputs on trials of the reserve

@@ -101,11 +101,9 @@ class DeviceTurns(Turns):
     """Turns whose claims are certified.
 
     Attributes:
-        empty_ms: what an empty call takes at most, by the control chart.
         followed: outputs of two calls of the candidate's own process, one after the other, where a replay is timed.
     """
 
-    empty_ms = 0.0
     followed: tuple[Sequence[OutputClaim], Sequence[OutputClaim]] | None = None
 
     def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
@@ -120,7 +118,7 @@ class DeviceTurns(Turns):
             name: math.log(
                 latency_ms[name] / latency_ms[own]
                 if replayed or is_foreign(name)
-                else max(certified_speedup(window.mean_ms, raw, self.empty_ms), _LEAST_MS / raw)
+                else max(certified_speedup(window.mean_ms, raw, self._most_null_ms), _LEAST_MS / raw)
             )
             for name, window in windows.items()
         }
@@ -148,7 +146,6 @@ class DeviceClockwork(Clockwork):
         self._empty: DeviceSide | None = None
         self._trials: DeviceTrials | None = None
         self._device_sources: dict[tuple[str, int], DeviceSource] = {}
-        self._upper_ms = 0.0  # of an empty call
 
     @property
     def station(self) -> Station:
@@ -215,9 +212,7 @@ class DeviceClockwork(Clockwork):
         return DeviceComparison(self.station.keeper, *given, redraws=redraws)
 
     def _turns_of(self, *given: Any, **named: Any) -> Turns:
-        made = DeviceTurns(*given, **named, judge=self.judge())
-        made.empty_ms = self._upper_ms
-        return made
+        return DeviceTurns(*given, **named, judge=self.judge())
 
     @contextlib.contextmanager
     def turns(self, sides: list[Seat], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
@@ -290,14 +285,13 @@ class DeviceClockwork(Clockwork):
         if found.status is not None:
             raise CannotReplay("its replay answers wrong, so not all of its work was recorded")
 
-    def _null_ms(self, check_set: CheckSet) -> float:
-        """The mean time of a call that computes nothing, on the inputs and outputs of the timed shape."""
+    def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
+        """See :meth:`Clockwork.empty_call_ms`. The limit is a control chart's, over the session."""
         chart = self._charts.setdefault(check_set.id, Chart())
         pool = self._pool(check_set, 0, _EMPTY_CALLS)
         while not chart.add(self._measured_empty(pool)):
             pass  # at most once: the second group is taken
-        self._upper_ms = chart.upper
-        return chart.mean
+        return chart.mean, chart.upper
 
     def _measured_empty(self, pool: Slots) -> list[float]:
         """Mean ms of empty calls in some windows, after one that is not counted."""

@@ -162,6 +162,7 @@ class ReplaySide(QueuedSide):
                 opened=ReplayMemory(opened.fd, opened.memory.size),
                 slot_bytes=pool.stride,
                 rooms=self._layout,
+                cpus=self._station.worker_cpus,
             )
         except CannotReplay as error:
             raise self._failure("fault", str(error), "replay") from None

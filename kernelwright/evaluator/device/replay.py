@@ -173,6 +173,7 @@ class Replay:
         opened: ReplayMemory,
         slot_bytes: int,
         rooms: wire.Rooms,
+        cpus: Sequence[int] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Start it and wait until it has loaded everything. ``rooms`` has a place for each output that is expected.
@@ -180,6 +181,7 @@ class Replay:
         Args:
             program: of :func:`replayer_program`. library: the driver. door: the image of ``door.cu``.
             images: the build products that the plan's launches name. pages: of the queue.
+            cpus: processors that it may use; the caller's own, if none are given.
             arena: the contestant's memory. sealed: its sealed slots. opened: room for opened outputs.
 
         Raises:
@@ -196,7 +198,7 @@ class Replay:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [str(program), library, str(text), str(theirs.fileno())],
+                    [str(program), library, str(text), str(theirs.fileno()), *map(str, cpus)],
                     pass_fds=[*fds, theirs.fileno()],
                     env=None if env is None else dict(env),
                     stdin=subprocess.DEVNULL,

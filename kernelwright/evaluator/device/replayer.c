@@ -4,11 +4,13 @@
  * processor while the clock does, and the door's kernels stand where we put them. The plan is a claim: a false plan only
  * times itself, since its outputs are opened and judged on fresh data.
  *
- * Usage: replayer LIBRARY PLAN_FD CONTROL_FD. The plan is written by the referee (see replay.py) after it has validated
+ * Usage: replayer LIBRARY PLAN_FD CONTROL_FD [CPU...]. The plan is written by the referee (see replay.py) after it has validated
  * what the worker recorded. On the control descriptor come windows of two numbers (first call, calls); each is answered
  * by one number, 0 or a CUDA error. The descriptor's end is the end.
  */
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,7 +211,13 @@ static Address registered(int fd, int writable, uint8_t **host) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 4) return 2;
+  if (argc < 4) return 2;
+  if (argc > 4) { /* before the driver starts threads */
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    for (int i = 4; i < argc; i++) CPU_SET(atoi(argv[i]), &cpus);
+    sched_setaffinity(0, sizeof cpus, &cpus);
+  }
   library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) fail(NO_DRIVER, "dlopen");
   uint64_t size;

@@ -73,6 +73,7 @@ class QueuedSide(Seat):
 
     def _map(self, pool: DevicePool, rooms: int) -> None:
         """Share memory for calls on ``pool``, with room for the outputs of ``rooms`` calls."""
+        self.thaw()
         self._release()
         self._layout, self._rooms = _placed(pool.variant.capacity()), rooms
         calls = min(pool.slots, wire_queue.MOST_CALLS)

@@ -27,7 +27,7 @@ class Station:
     Attributes:
         keeper: holds inputs and truths. queues: the compiled queue. door: the image of ``door.cu`` for the device.
         replayer: the program that replays a recorded call. arena_library: the compiled ``arena.c``, for workers.
-        examiner: its ceilings and tools.
+        worker_cpus: processors of workers. examiner: its ceilings and tools.
     """
 
     _stations: ClassVar[WeakKeyDictionary[Host, Station]] = WeakKeyDictionary()
@@ -40,6 +40,7 @@ class Station:
         """
         limits = host.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
         self.device = device
+        self.worker_cpus = host.worker_cpus
         self.examiner = Examiner(host.sandbox, device, host.cache_dir, limits)
         self.queues = QueueLibrary(host.cache_dir)
         self.replayer = replayer_program(host.cache_dir)

@@ -59,7 +59,7 @@ class Host:
         builds: compiles for workers.
         compile_lanes: cores that candidates are built on while others are timed.
         own_cpu: the processor of the referee's own thread, None if there is only one.
-        last_cpu: the last of the processors that workers run on.
+        worker_cpus: the processors that workers run on; ``last_cpu`` is the last of them.
         cache_dir: folder in which products and measurements are kept.
         closing: closes first what rooms above have opened for this host.
     """
@@ -89,8 +89,8 @@ class Host:
             cpus=self.compile_lanes.cpus or None,
         )
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
-        self._worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
-        self.last_cpu = self._worker_cpus[-1]
+        self.worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
+        self.last_cpu = self.worker_cpus[-1]
         self._emulator_library: EmulatorLibrary | None = None
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Host:
             entry,
             name=name,
             limits=self.limits(allow_exec=allow_exec or device.is_gpu, device=device),
-            cpus=self._worker_cpus if cpus is None else cpus,
+            cpus=self.worker_cpus if cpus is None else cpus,
             builds=builds,
             env=variables,
             mounts=mounts,

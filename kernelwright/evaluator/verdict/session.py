@@ -128,6 +128,17 @@ class ProblemSession:
                 self._smaller = ProblemSession(self._host, self._instruments, small, **self._options)
         return self._smaller or self
 
+    def empty_call_ms(self, backend: Backend) -> tuple[float, float]:
+        """What a call that computes nothing takes on a backend's clock: mean and upper limit in ms.
+
+        Raises:
+            InvalidReferenceError: the reference cannot be used.
+            MachineError: it cannot be measured.
+        """
+        check_set = self.prepare_for(backend)
+        with self._beside.lane():
+            return self._clocks.of(backend).empty_call_ms(check_set)
+
     def compile_ahead(self, backend: Backend) -> None:
         """Begin to compile the torch.compile baselines that a backend's candidates are timed beside; returns at once.
 

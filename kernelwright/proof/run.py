@@ -1,0 +1,139 @@
+"""Runs the steps of the proof: each in a process of its own, with a time limit, its results written as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelwright.config import Settings
+from kernelwright.evaluator import Device, Referee
+from kernelwright.evaluator.host.device import rehearsal
+from kernelwright.files import write_whole
+from kernelwright.proof.steps import STEPS, Context
+
+__all__ = ["child", "prove"]
+
+_USUAL_MINUTES = 6.0
+_LEAST_S = 5.0
+
+
+def prove(
+    device: Device,
+    output: Path,
+    *,
+    minutes: float = _USUAL_MINUTES,
+    steps: Sequence[str] = tuple(STEPS),
+    say: Callable[[str], None] = lambda line: None,
+    payload: dict[str, Any] | None = None,
+    entry: str = "kernelwright.proof.run:child",
+) -> dict[str, Any]:
+    """Run steps on a device. Their results are in ``output`` as soon as there are some.
+
+    Args:
+        minutes: that all of them may take.
+        say: is told each step's end.
+        payload: what the processes are given; ``entry`` is the function that they run.
+    """
+    report: dict[str, Any] = {"device": device.name, "driver": device.driver, "minutes": minutes, "steps": {}}
+    until = time.monotonic() + 60.0 * minutes
+    for name in steps:
+        left = until - time.monotonic()
+        if left < _LEAST_S:
+            report["steps"][name] = {"ended": "no time was left"}
+            say(f"{name}: no time was left")
+            _write(output, report)
+            continue
+        limit = min(left, STEPS[name].seconds * max(minutes / _USUAL_MINUTES, 1.0))
+        part: dict[str, Any] = {"results": {}}
+        report["steps"][name] = part
+        part["ended"], part["seconds"] = _run(name, limit, payload or {}, entry, part["results"], output, report)
+        say(f"{name}: {part['ended']} after {part['seconds']:.0f} s, {len(part['results'])} results")
+        _write(output, report)
+    return report
+
+
+def _run(
+    name: str,
+    limit_s: float,
+    payload: dict[str, Any],
+    entry: str,
+    results: dict[str, Any],
+    output: Path,
+    report: dict[str, Any],
+) -> tuple[str, float]:
+    """How a step ended, and its seconds. Its results are added as it tells them."""
+    began = time.monotonic()
+    module, _, function = entry.partition(":")
+    code = f"import sys; from {module} import {function} as child; child(*sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, name, json.dumps(payload)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(limit_s, give_up)
+    timer.start()
+    errors: list[str] = []
+    assert process.stdout is not None
+    assert process.stderr is not None
+    reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()))
+    reader.start()
+    try:
+        for line in process.stdout:
+            if line.startswith("{"):
+                results.update(json.loads(line))
+                _write(output, report)
+        status = process.wait()
+    finally:
+        timer.cancel()
+        reader.join()
+        process.stdout.close()
+        process.stderr.close()
+    seconds = time.monotonic() - began
+    if late.is_set():
+        return f"cut off after {limit_s:.0f} s", seconds
+    last = next((line.strip() for line in reversed(errors) if line.strip()), "no reason given")
+    return ("done" if status == 0 else f"failed: {last[:400]}"), seconds
+
+
+def _write(output: Path, report: dict[str, Any]) -> None:
+    write_whole(output, json.dumps(report, indent=1) + "\n")
+
+
+def child(name: str, payload: str, prepare: Callable[[Referee], None] = lambda referee: None) -> None:
+    """Run one step in this process, and print its results as lines of JSON.
+
+    ``payload``: ``settings``, and for a rehearsal ``library`` and ``images`` (paths) of a stand-in.
+    """
+    given = json.loads(payload)
+    settings = Settings.load(flags={"measurement": {"looks": [12]}, **given.get("settings", {})})
+    if "library" in given:
+        device = rehearsal(given["library"], [Path(path).read_bytes() for path in given["images"]])
+    else:
+        from kernelwright.evaluator import find_device
+
+        found = find_device()
+        if found is None:
+            raise SystemExit("no GPU: nvidia-smi shows none that may be used here")
+        device = found
+    context = Context(settings, device, small="library" in given, prepare=prepare)
+
+    def tell(key: str, value: Any) -> None:
+        print(json.dumps({key: value}), flush=True)
+
+    STEPS[name].run(context, tell)

@@ -1,0 +1,20 @@
+"""A step of the proof on the stand-in: a process of its own, as on a GPU, with kernels that the stand-in can run."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from kernelwright.evaluator import Referee
+from kernelwright.proof import run
+from stand_in import Builds
+
+
+def child(name: str, payload: str) -> None:
+    """As ``kernelwright.proof.run.child``."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def prepare(referee: Referee) -> None:
+            referee.host.builds = Builds(referee.host.builds, Path(folder))  # type: ignore[assignment]
+
+        run.child(name, payload, prepare)
