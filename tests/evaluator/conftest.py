@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from evaluator_gpu_kernels import ARCHITECTURE, KernelJudge, Verdicts
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
-from stand_in import stand_in
+from stand_in import Builds, stand_in
 
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
@@ -74,6 +74,12 @@ def rehearsed(tmp_path_factory):
 def stand_in_device(rehearsed):
     """This CPU as a device, through the stand-in."""
     return rehearsal(rehearsed.library, rehearsed.images)
+
+
+@pytest.fixture(scope="session")
+def stand_in_builds(tmp_path_factory):
+    """Makes a build service build CUDA for the stand-in."""
+    return lambda builds: Builds(builds, tmp_path_factory.mktemp("modules"))
 
 
 @pytest.fixture(scope="module")

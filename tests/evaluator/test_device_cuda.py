@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem, unscreened
-from stand_in import Builds
 
 from kernelwright.evaluator import Check, Confirm, Referee
 from kernelwright.records import Candidate, Stage, Status
@@ -66,10 +65,10 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def device_referee(referee, stand_in_device, tmp_path_factory):
+def device_referee(referee, stand_in_device, stand_in_builds):
     method = referee.settings.measurement.with_values(looks=(3, 6), noise_bound=0.3)
     with Referee(referee.settings.with_values(measurement=method), device=stand_in_device) as made:
-        made.host.builds = Builds(made.host.builds, tmp_path_factory.mktemp("modules"))
+        made.host.builds = stand_in_builds(made.host.builds)
         yield made
 
 
