@@ -13,11 +13,16 @@ import time
 from pathlib import Path
 
 import pytest
+from device_rows import SLOW_SOFTMAX
+from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 from stand_in.contestant import SLOTS, Contestant, judged
 
+from kernelwright.errors import InvalidReferenceError, MachineError
+from kernelwright.evaluator import Referee
 from kernelwright.evaluator.device.keeper_client import Keeper, KeeperError
 from kernelwright.evaluator.device.queue import QueueLibrary
 from kernelwright.evaluator.wire.claims import WorkerFailed
+from kernelwright.records import Candidate, Status
 
 KILLS = int(os.environ.get("KERNELWRIGHT_KILLS", "12"))
 TESTS = Path(__file__).parent.parent
@@ -110,3 +115,73 @@ def test_a_killed_referee_takes_keeper_and_worker_with_it(rehearsed, tmp_path_fa
         process.kill()
         process.wait()
         until_gone(pids)
+
+
+def on_the_device() -> list[int]:
+    """Processes that have the stand-in mapped: keeper, workers, replayers."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and "libcuda.so.1" in (folder / "maps").read_text():
+                found.append(int(folder.name))
+    return found
+
+
+JUDGED = (Status.PASSED, Status.RUNTIME_ERROR, Status.TIMEOUT, Status.QUARANTINED)
+
+
+def test_whoever_is_killed_while_a_referee_judges_a_status_or_an_error_says_so(
+    referee, stand_in_device, stand_in_builds
+):
+    """Kills hit keeper, twin, candidate, ghost, recorder and replayer, whichever there are."""
+    rng, seen = random.Random(7), {"judged": 0, "error": 0}
+    method = referee.settings.measurement.with_values(looks=(3,), check_trials=2)
+    settings = referee.settings.with_values(measurement=method, call_timeout_s=2.0)
+    with Referee(settings, device=stand_in_device) as made, contextlib.ExitStack() as ending:
+        made.host.builds = stand_in_builds(made.host.builds)
+        problem, session = make_problem(SOFTMAX_PROBLEM, "softmax"), None
+        for number in range(KILLS):
+            candidate = Candidate(problem_id="softmax", source=f"{SLOW_SOFTMAX}# {number}", backend="cuda")
+            killer = threading.Timer(rng.uniform(0.05, 1.5), kill_one, (rng,))
+            try:
+                if session is None:
+                    opened = made.open(problem, backend="cuda", baselines=("eager",))
+                    session = ending.enter_context(opened)
+                    session.screens = False
+                killer.start()
+                verdict = session.judge(candidate).verdict
+                assert verdict.status in JUDGED, (verdict.status, verdict.reason)
+                seen["judged"] += 1
+            except (MachineError, InvalidReferenceError):
+                seen["error"] += 1
+                ending.close()
+                session = None
+            finally:
+                killer.cancel()
+                if killer.ident is not None:
+                    killer.join()
+        with made.open(problem, backend="cuda", baselines=("eager",)) as last:
+            last.screens = False
+            assert last.judge(candidate).verdict.status is Status.PASSED
+    until_gone([pid for pid in on_the_device() if descends_from(pid, os.getpid())])
+    assert seen["judged"]
+    assert sum(seen.values()) == KILLS
+
+
+def kill_one(rng: random.Random) -> None:
+    ours = [pid for pid in on_the_device() if descends_from(pid, os.getpid())]
+    if ours:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(ours), signal.SIGKILL)
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether a process was started by another one, at whatever distance."""
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False

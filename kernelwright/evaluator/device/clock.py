@@ -218,9 +218,9 @@ class DeviceClockwork(Clockwork):
     def turns(self, sides: list[Seat], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
         """See :meth:`Clockwork.turns`. A candidate whose calls can be replayed is timed so."""
         ours, replay = sides[0], self._replay_of(sides[0], check_set)
-        followed = None if replay is None else self._in_own_process(ours, check_set)
-        sides[0] = replay or ours
         try:
+            followed = None if replay is None else self._in_own_process(ours, check_set)
+            sides[0] = replay or ours
             with super().turns(sides, check_set, read_times, redraws) as turns:
                 assert isinstance(turns, DeviceTurns)
                 turns.followed = followed

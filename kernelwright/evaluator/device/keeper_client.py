@@ -104,6 +104,7 @@ class Keeper:
         """
         self._sock, theirs = socket.socketpair()
         self._log = os.memfd_create("keeper-log")
+        self._has_gone = False
         sent = [product_memfd(image) for image in images]
         try:
             with theirs:
@@ -131,8 +132,8 @@ class Keeper:
 
     @property
     def lives(self) -> bool:
-        """Whether it runs."""
-        return self._log >= 0 and self._process.poll() is None
+        """Whether it runs and listens."""
+        return self._log >= 0 and not self._has_gone and self._process.poll() is None
 
     def close(self) -> None:
         """End it. All memory that no worker maps is free then. Idempotent."""
@@ -159,9 +160,15 @@ class Keeper:
         """Cleared memory that only the keeper sees."""
         return Memory(self._ask("allocate", size=size)["memory"], size)
 
-    def release(self, memory: Memory) -> None:
-        """Free it."""
-        self._ask("release", memory=memory.number)
+    def release(self, *memories: Memory) -> None:
+        """Free memory. Once the keeper has ended, all of its memory is free."""
+        for memory in memories:
+            try:
+                self._ask("release", memory=memory.number)
+            except KeeperError:
+                if self.lives:
+                    raise
+                return
 
     def put(self, memory: Memory, data: np.ndarray, offset: int = 0) -> None:
         """Copy an array's bytes to the device."""
@@ -268,6 +275,7 @@ class Keeper:
         return reply, list(fds)
 
     def _gone(self) -> KeeperError:
+        self._has_gone = True
         said = os.pread(self._log, _LOG_BYTES, 0).decode(errors="replace").strip().splitlines()
         return KeeperError(f"the keeper of the device has ended{': ' + said[-1] if said else ''}")
 

@@ -99,7 +99,7 @@ class Recorder(DeviceSide):
         """See :meth:`QueuedSide.end`."""
         super().end()
         if self._arena is not None:
-            self._give_back([self._arena])
+            self._keeper.release(self._arena)
             self._arena = None
         if self._arena_fd >= 0:
             os.close(self._arena_fd)
@@ -163,6 +163,7 @@ class ReplaySide(QueuedSide):
                 slot_bytes=pool.stride,
                 rooms=self._layout,
                 cpus=self._station.worker_cpus,
+                name=self.name,
             )
         except CannotReplay as error:
             raise self._failure("fault", str(error), "replay") from None
@@ -206,7 +207,7 @@ class ReplaySide(QueuedSide):
         """See :meth:`QueuedSide.end`."""
         self._end_replay()
         super().end()
-        self._give_back([self._arena])
+        self._keeper.release(self._arena)
         if self._memory.fd >= 0:
             os.close(self._memory.fd)
             self._memory = self._memory._replace(fd=-1)

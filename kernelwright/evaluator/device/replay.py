@@ -174,6 +174,7 @@ class Replay:
         slot_bytes: int,
         rooms: wire.Rooms,
         cpus: Sequence[int] = (),
+        name: str = "replay",
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Start it and wait until it has loaded everything. ``rooms`` has a place for each output that is expected.
@@ -181,13 +182,14 @@ class Replay:
         Args:
             program: of :func:`replayer_program`. library: the driver. door: the image of ``door.cu``.
             images: the build products that the plan's launches name. pages: of the queue.
-            cpus: processors that it may use; the caller's own, if none are given.
+            cpus: processors that it may use; the caller's own, if none are given. name: whose replay it is.
             arena: the contestant's memory. sealed: its sealed slots. opened: room for opened outputs.
 
         Raises:
             CannotReplay: the plan has another number of outputs, the memory cannot be mapped where it was, or a kernel
                 is not in its product.
         """
+        self._name = name
         if len(plan.outputs) != len(rooms.offsets):
             raise CannotReplay(f"its call has {len(plan.outputs)} outputs, {len(rooms.offsets)} expected")
         given = [product_memfd(image) for image in (door, *images)]
@@ -215,17 +217,24 @@ class Replay:
 
     def enqueue(self, first: int, calls: int) -> None:
         """Have it enqueue a window's calls, which the queue then reveals."""
-        self._control.sendall(struct.pack("<2I", first, calls))
+        try:
+            self._control.sendall(struct.pack("<2I", first, calls))
+        except OSError:
+            raise self._ended() from None
 
     def check_alive(self) -> None:
         """Raise :class:`WorkerFailed` if it has ended."""
         if self._process.poll() is not None:
-            raise WorkerFailed(Failure("died", "forward", f"its replay ended: {self.end()}"), "replay")
+            raise self._ended()
 
     def finish(self) -> None:
         """Wait until all calls of the window are done."""
         if not self._answered():
-            raise WorkerFailed(Failure("died", "forward", f"its replay ended: {self.end()}"), "replay")
+            raise self._ended()
+
+    def _ended(self) -> WorkerFailed:
+        said = self.end() or "it was killed"
+        return WorkerFailed(Failure("died", "forward", f"its replay ended: {said}"), self._name)
 
     def end(self) -> str:
         """Kill it, and return what it said last. Idempotent."""

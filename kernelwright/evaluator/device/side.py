@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.device.claims import DeviceClaim
 from kernelwright.evaluator.device.keeper_client import Memory
@@ -174,12 +173,7 @@ class QueuedSide(Seat):
 
     def _release(self) -> None:
         held, self._held, self._pool = self._held, [], None
-        self._give_back(held)
-
-    def _give_back(self, held: Sequence[Memory]) -> None:
-        with contextlib.suppress(MachineError):  # where the keeper has ended, its memory is free
-            for memory in held:
-                self._keeper.release(memory)
+        self._keeper.release(*held)
 
     def _failure(self, kind: Any, message: str, phase: str = "output") -> WorkerFailed:
         return WorkerFailed(Failure(kind, phase, message), self.name)
@@ -256,7 +250,7 @@ class DeviceSide(QueuedSide):
 
     def _drop_weights(self) -> None:
         if self._weights is not None:
-            self._give_back([self._weights])
+            self._keeper.release(self._weights)
             self._weights = None
 
     def idle(self) -> None:

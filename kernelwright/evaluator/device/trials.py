@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 
-from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy import arrays
 from kernelwright.evaluator.accuracy.trials import Trial
 from kernelwright.evaluator.device.keeper_client import Expected, Keeper, Memory
@@ -50,9 +47,7 @@ class DeviceTrials:
         """Free the memory."""
         held = [*self._inputs.values(), *(expected.memory for expected in self._expected.values())]
         self._inputs, self._expected, self._trials = {}, {}, {}
-        with contextlib.suppress(MachineError):  # where the keeper has ended, its memory is free
-            for memory in held:
-                self._keeper.release(memory)
+        self._keeper.release(*held)
 
     def _hold(self, trial: Trial) -> int:
         self._trials[id(trial)] = trial
