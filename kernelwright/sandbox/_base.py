@@ -25,7 +25,7 @@ from kernelwright.sandbox._nursery import Zygote, reap_worker
 from kernelwright.sandbox._running import Launch, Pipes, Running
 from kernelwright.sandbox._spawn import Process
 from kernelwright.sandbox._types import Completed, Exit, Limits, Mount, Worker, WorkerFailed, over_memory
-from kernelwright.sandbox._view import DEVICES, WRITABLE, View, base_environment, build_view, driver_folders
+from kernelwright.sandbox._view import DEVICES, WRITABLE, View, base_environment, build_view, driver_environment
 
 ENTRY_FILE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_entry.py")
 _REPLY_DEPTH: Final = 64
@@ -266,7 +266,7 @@ class BaseSandbox(ABC):
 
     def start_zygote(self) -> Zygote:
         """A zygote whose workers this rung can confine. Raises :class:`SandboxError` if none can be started."""
-        return Zygote(self.environment(), isolated=self._isolated)
+        return Zygote(self.environment(), isolated=self._isolated, devices=bool(self.devices))
 
     def _test_zygote(self) -> None:
         """Close the zygote if this host cannot confine its workers, or they are less confined than claimed."""
@@ -289,8 +289,7 @@ class BaseSandbox(ABC):
 
     def environment(self) -> dict[str, str]:
         """The environment of workers."""
-        drivers = os.pathsep.join(driver_folders()) if self.devices else ""
-        return base_environment(self.threads, self.python_paths) | ({"LD_LIBRARY_PATH": drivers} if drivers else {})
+        return base_environment(self.threads, self.python_paths) | (driver_environment() if self.devices else {})
 
     def _start(self, job: Job) -> Running:
         self._refuse_closed()

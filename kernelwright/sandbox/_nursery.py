@@ -23,8 +23,10 @@ _STOP_S: Final = 5.0
 class Zygote:
     """A running zygote. Safe to use from several threads."""
 
-    def __init__(self, env: Mapping[str, str], *, isolated: bool) -> None:
+    def __init__(self, env: Mapping[str, str], *, isolated: bool, devices: bool = False) -> None:
         """Start a zygote and wait until it has imported torch.
+
+        ``devices``: its workers may open devices, so it must not ask for them itself.
 
         Raises:
             SandboxError: it cannot be set up here (no namespaces, no torch, or an import starts threads).
@@ -39,7 +41,7 @@ class Zygote:
                 argv = [sys.executable, "-B", "-m", "kernelwright.sandbox._zygote", str(theirs.fileno())]
                 command = _spawn.Command(argv, env, null, null, log_fd, [theirs.fileno()])
                 self._process = _spawn.spawn(command, starting)
-            messages.send_message(self._control, {"isolated": isolated})
+            messages.send_message(self._control, {"isolated": isolated, "devices": devices})
             reply, _ = messages.recv_message(self._control, timeout_s=_START_S)
             if reply.get("ready") is not True or reply.get("threads") != 1:
                 raise SandboxError(f"warm workers are not possible here: {reply}", hint="see: kernelwright doctor")

@@ -62,6 +62,17 @@ def build_view(python_paths: Sequence[str]) -> View:
     return View(tuple(binds), tuple(links), parents([target for _, target in binds] + list(WRITABLE)))
 
 
+def driver_environment() -> dict[str, str]:
+    """Variables for workers that devices are shown to.
+
+    Torch looks for devices without opening them, more calls can be enqueued ahead, and devices have the numbers of
+    nvidia-smi.
+    """
+    drivers = os.pathsep.join(driver_folders())
+    variables = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "CUDA_SCALE_LAUNCH_QUEUES": "4x"}
+    return variables | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | ({"LD_LIBRARY_PATH": drivers} if drivers else {})
+
+
 def driver_folders() -> tuple[str, ...]:
     """Folders with a GPU driver that the loader may find only through ``LD_LIBRARY_PATH``."""
     named = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]

@@ -32,6 +32,8 @@ _PRELOADED: Final = (
     *("ctypes", "json", "mmap", "struct", "numpy", "torch", "traceback"),
     "torch.utils.cpp_extension",  # every contestant replaces its load_inline; importing it takes 0.1 s
 )
+# Importing this asks the driver for devices. That starts threads, and CUDA then refuses to work in forks.
+_ASKS_THE_DRIVER: Final = "torch.utils.cpp_extension"
 _WORKER_NAMESPACES: Final = _kernel.CLONE_NEWNS | _kernel.CLONE_NEWNET | _kernel.CLONE_NEWIPC | _kernel.CLONE_NEWUTS
 _CONTAINER_NAMESPACES: Final = _WORKER_NAMESPACES | _kernel.CLONE_NEWCGROUP
 _INSIDE_UID: Final = 1000
@@ -44,7 +46,8 @@ def main() -> NoReturn:
     try:
         if config["isolated"]:
             _enter_namespaces(control)
-        loaded = [name for name in _PRELOADED if _preload(name)]
+        wanted = [name for name in _PRELOADED if not (config["devices"] and name == _ASKS_THE_DRIVER)]
+        loaded = [name for name in wanted if _preload(name)]
     except OSError as error:
         messages.send_message(control, {"error": str(error)})
         sys.exit(125)

@@ -129,9 +129,16 @@ def test_a_kernel_that_writes_where_nothing_is_ends_its_worker_and_nobody_elses(
 
 
 def test_what_torch_computes_besides_keeps_the_bound(judge):
-    evaluation = judge(SOFTMAX.replace("return y", "return y.clone()"))
+    evaluation = judge(SOFTMAX.replace("return y", "return y + 0.0"))
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
-    assert "certified bound: torch computes in its calls: aten.clone" in said(evaluation, "device-clock")
+    assert "certified bound: torch computes in its calls: aten.add" in said(evaluation, "device-clock")
+
+
+def test_zeros_and_copies_of_torch_are_replayed(judge):
+    source = SOFTMAX.replace("torch.empty_like(x)", "torch.zeros_like(x)").replace("return y", "return y.clone()")
+    evaluation = judge(source)
+    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
+    assert said(evaluation, "device-clock").startswith("timed by a replay of its 3 launches, copies and fills")
 
 
 def test_a_plan_that_lacks_a_part_of_the_work_is_not_timed(judge):
@@ -140,6 +147,17 @@ def test_a_plan_that_lacks_a_part_of_the_work_is_not_timed(judge):
     source = SOFTMAX.replace("kernel[4, 1](x, y, x.shape[0],", f"{fewer}\n        kernel[4, 1](x, y, rows,")
     evaluation = judge(source)
     assert "not all of its work was recorded" in said(evaluation, "device-clock"), evaluation.verdict.reason
+
+
+def test_a_kernel_for_show_is_seen_by_what_others_take(judge):
+    """A ghost whose kernels do nothing takes as long, and torch takes all the steps that the reference has."""
+    decoy = SOFTMAX.replace(
+        "        return y",
+        "        z = torch.softmax(x, -1)\n        return torch.where(y == y, z, torch.zeros_like(z))",
+    )
+    few = decoy.replace("kernel[4, 1](x, y, x.shape[0],", "kernel[4, 1](x, y, 1,")
+    verdict = judge(few, Check()).verdict
+    assert verdict.status in (Status.REWARD_HACK, Status.INELIGIBLE), (verdict.status, verdict.reason)
 
 
 def test_weights_are_written_into_a_replay_by_the_keeper(device_referee):

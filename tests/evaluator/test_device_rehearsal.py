@@ -14,7 +14,7 @@ from kernelwright.evaluator import Check, Confirm, Referee
 from kernelwright.evaluator.device import clock
 from kernelwright.evaluator.device.clock import DeviceWorkers
 from kernelwright.evaluator.device.examine import Examiner
-from kernelwright.evaluator.own.trace import Trace, kernel_names
+from kernelwright.evaluator.own.trace import kernel_names
 from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
 from kernelwright.evaluator.profile.ncu import parse_raw
 from kernelwright.evaluator.profile.winner import Faults
@@ -171,29 +171,8 @@ def helper():
 """
 
 
-def kernels(*rows):
-    return [{"name": name, "device_us": us, "calls": calls} for name, us, calls in rows]
-
-
-def test_the_share_of_own_kernels_on_a_device_goes_by_their_names():
-    library = ("ampere_sgemm_128x64_tn", 60.0, 1)
-    own = ("void (anonymous namespace)::softmax<float, 4>(float*)", 30.0, 1), ("rows", 10.0, 2)
-    names = kernel_names([CUDA_SOURCE], TRITON_SOURCE)
-    assert names == {"softmax", "rows", "more"}
-    share, launches = Trace.from_claims({"device": [kernels(*own, library), kernels(library)]}).shares_on_device(names)
-    assert share.own == pytest.approx(0.4)
-    assert share.library == pytest.approx(0.6)
-    assert launches == (3, 0)
-
-
-def test_what_a_profiler_claims_may_be_anything():
-    assert Trace.from_claims({"device": None}).shares_on_device({"softmax"}) is None
-    hostile = {
-        "device": [[{"name": 3, "device_us": float("nan"), "calls": 1}, {"device_us": -1.0, "calls": 1}, 7], "x"]
-    }
-    assert Trace.from_claims(hostile).shares_on_device({"softmax"}) is None
-    silent = {"device": [kernels(("softmax(float*)", 1.0, 1)), []]}  # nothing is launched for what was seen before
-    assert Trace.from_claims(silent).shares_on_device({"softmax"})[1] == (1, 0)
+def test_kernels_are_found_by_their_names():
+    assert kernel_names([CUDA_SOURCE], TRITON_SOURCE) == {"softmax", "rows", "more"}
     assert kernel_names([], "def broken(:") == set()
 
 

@@ -195,8 +195,13 @@ def test_what_a_call_launches_and_what_torch_does_besides_is_recorded():
     assert struct.unpack("<QQI", bytes.fromhex(step["parameters"])) == (x.data_ptr(), plan["outputs"][0]["at"], 8)
     assert (plan["outputs"][0]["size"], plan["place"], plan["others"]) == (32, 4096, [])
     assert recorded_plan(lambda: call(lambda y: y.mul_(2.0).add_(1.0)), 0, [])["others"] == ["aten.mul_", "aten.add_"]
-    assert recorded_plan(lambda: call(lambda y: y.zero_()), 0, [])["others"] == ["aten.zero_"]
-    assert len(made) == 3
+    cleared = recorded_plan(lambda: call(lambda y: y.zero_()), 0, [])
+    assert cleared["others"] == []
+    assert cleared["steps"][1] == {"kind": "fill", "at": cleared["outputs"][0]["at"], "size": 32, "value": 0}
+    copied = recorded_plan(lambda: call(lambda y: y.view(8).copy_(x)), 0, [])["steps"][1]
+    assert (copied["kind"], copied["source"], copied["size"]) == ("copy", x.data_ptr(), 32)
+    assert recorded_plan(lambda: call(lambda y: y.t().copy_(x.view(4, 2))), 0, [])["others"] == ["aten.copy_"]
+    assert len(made) == 5
 
 
 def test_a_kernel_that_is_not_in_its_product_cannot_be_replayed(machine):

@@ -21,6 +21,7 @@ from kernelwright.evaluator.own.evidence import Shares
 from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.ceilings import kept_ceilings, measure_ceilings
 from kernelwright.evaluator.profile.cpu import place_cpu, profile_cpu
+from kernelwright.evaluator.profile.events import KernelEvents
 from kernelwright.evaluator.profile.winner import Faults, Winner
 from kernelwright.records import Problem, Profile
 
@@ -85,6 +86,20 @@ class CpuClock:
         shares = sample_shares(self._instruments.sampler, side, pool, plan, call_timeout_s=self._timeout_s)
         side.leave(timeout_s=self._timeout_s)
         return shares
+
+    def share_beside(self, side: Seat, ghost: Seat, check_set: CheckSet, windows: tuple[Slots, Plan]) -> Share | None:
+        """The share of own kernels in a GPU candidate's time, beside a ghost whose kernels do nothing.
+
+        None if it is not known. On this CPU such kernels are not timed.
+
+        Raises:
+            WorkerFailed: one of the two died, raised or hung.
+        """
+        return None
+
+    def device_kernels(self, side: Seat) -> tuple[KernelEvents, ...]:
+        """The kernels of one call on a device, as its worker claims; empty on this CPU."""
+        return ()
 
     def trace(self, side: Seat, windows: tuple[Slots, Plan]) -> dict[str, Any]:
         """What a checked, thawed worker tells of a few calls on fresh inputs; a claim, see ``own.trace.Trace``.

@@ -42,6 +42,7 @@ from kernelwright.evaluator.host.host import COMPILER_ON_DEVICE, RUNNER_ON_DEVIC
 from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
 from kernelwright.evaluator.own.evidence import Shares
 from kernelwright.evaluator.own.shares import Share
+from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEvents, parse_claims
 from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
 from kernelwright.evaluator.profile.winner import Faults, Winner
 from kernelwright.evaluator.wire import queue as wire
@@ -58,6 +59,9 @@ _MOST_EVENT_MS = 1e6
 _EMPTY_CALLS = 32
 _EMPTY_WINDOWS = 5
 _LEAST_MS = 1e-6
+_SHARE_WINDOWS = 3
+_SHARE_SAMPLES = 1000  # that a share by two times counts as
+_CLEAR_OF_DOOR, _SHORT_CALL = 4.0, 0.2  # a call must be so much longer than the door's own cost varies, and than it
 _REPLAYED_TRIALS = 3  # that a replay has to answer right before it is timed
 
 
@@ -347,6 +351,32 @@ class DeviceClock(CpuClock):
         """None: a profiler would run inside the timed calls."""
         return None
 
+    def share_beside(self, side: Seat, ghost: Seat, check_set: CheckSet, windows: tuple[Slots, Plan]) -> Share | None:
+        """See :meth:`CpuClock.share_beside`. What the ghost takes is the work of others."""
+        empty_ms, most_ms = self.clockwork.empty_call_ms(check_set)
+        pool = self.clockwork.pool(check_set, 0)  # the windows' own may have been replaced by a larger one
+        calls = np.arange(min(pool.slots, _EMPTY_CALLS))
+        times: dict[Seat, list[float]] = {side: [], ghost: []}
+        for _ in range(_SHARE_WINDOWS):
+            for seat, found in times.items():
+                pool.refill(calls)
+                seat.enter(pool)
+                found.append(seat.window(calls, [], call_timeout_s=self._timeout_s).mean_ms)
+        whole, rest = (statistics.median(found) - empty_ms for found in times.values())
+        side.leave(timeout_s=self._timeout_s)
+        if whole <= _CLEAR_OF_DOOR * max(most_ms - empty_ms, 0.0) or whole <= _SHORT_CALL * empty_ms:
+            return None
+        others = min(max(rest / whole, 0.0), 1.0)
+        return Share(1.0 - others, others, 0.0, 0.0, _SHARE_SAMPLES)
+
+    def device_kernels(self, side: Seat) -> tuple[KernelEvents, ...]:
+        """See :meth:`CpuClock.device_kernels`."""
+        try:
+            side.leave(timeout_s=self._timeout_s)
+            return parse_claims(side.client.request("kernels", timeout_s=SETUP_TIMEOUT_S).get("kernels"))
+        except (WorkerFailed, EventsRejectedError):
+            return ()
+
     def trace(self, side: Seat, windows: tuple[Slots, Plan]) -> dict[str, Any]:
         """See :meth:`CpuClock.trace`."""
         assert isinstance(side, DeviceSide)
@@ -392,10 +422,11 @@ class DeviceClock(CpuClock):
         return self._examiner.faults_of(winner)
 
     def explain(self, winner: Winner, static: Profile | None, *, replay: bool) -> Profile | None:
-        """What limits a winner, by hardware counters and its compiler's report; None without ``replay``."""
+        """What limits a winner, by hardware counters and its compiler's report; by its roofline without ``replay``."""
+        working_set_bytes = self.clockwork.pool_bytes(winner.check_set)
         if not replay:
-            return None
-        return self._examiner.profile(winner, static, working_set_bytes=self.clockwork.pool_bytes(winner.check_set))
+            return self._examiner.placed(winner, working_set_bytes=working_set_bytes)
+        return self._examiner.profile(winner, static, working_set_bytes=working_set_bytes)
 
     @property
     def _examiner(self) -> Examiner:

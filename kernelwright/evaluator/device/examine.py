@@ -126,14 +126,7 @@ class Examiner:
 
     def profile(self, winner: Winner, static: Profile | None, *, working_set_bytes: int) -> Profile:
         """A profile of what limits a winner; ``static`` is the compiler's report."""
-        variant = winner.check_set.variants[0]
-        work = GpuWork(
-            latency_ms=winner.timing.latency_ms.median,
-            bytes_moved=variant.bytes_moved,
-            flops=winner.check_set.flops,
-            dtype=variant.main_dtype,
-            working_set_bytes=working_set_bytes,
-        )
+        variant, work = winner.check_set.variants[0], _work_of(winner, working_set_bytes)
         names = kernel_names([request.source for request in winner.built], winner.source)
         return profile_gpu(
             work,
@@ -142,6 +135,10 @@ class Examiner:
             events=winner.device_kernels or EventsRejectedError("torch's profiler saw nothing"),
             static=static,
         )
+
+    def placed(self, winner: Winner, *, working_set_bytes: int) -> Profile:
+        """A winner's place under the device's measured ceilings. No tool is run."""
+        return profile_gpu(_work_of(winner, working_set_bytes), self.ceilings(), counters=(), events=())
 
     def _files(self, winner: Winner, variant: Variant, calls: int) -> dict[str, bytes]:
         return job_files(
@@ -210,6 +207,17 @@ class Examiner:
         )
         whole = self._sandbox.environment()
         return {name: whole[name] for name in inherited if name in whole}
+
+
+def _work_of(winner: Winner, working_set_bytes: int) -> GpuWork:
+    variant = winner.check_set.variants[0]
+    return GpuWork(
+        latency_ms=winner.timing.latency_ms.median,
+        bytes_moved=variant.bytes_moved,
+        flops=winner.check_set.flops,
+        dtype=variant.main_dtype,
+        working_set_bytes=working_set_bytes,
+    )
 
 
 def _told(finding: sanitizer.SanitizerFinding) -> str:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kernelwright.evaluator.builds.gpu_resources import Launch
-from kernelwright.evaluator.own.shares import Share
-from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEvents, parse_claims
 from kernelwright.evaluator.wire.claims import readable
 
 _CUDA_KERNEL = re.compile(r"__global__[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?([A-Za-z_]\w*)\s*\(")
-_PROFILED = 1000  # the number of samples that a profiler's exact share counts as
 
 
 def kernel_names(sources: Iterable[str], file: str) -> set[str]:
@@ -32,9 +29,8 @@ class Trace(NamedTuple):
 
     steps: how many of these operators compute something.
 
-    launches: of interpreted kernels, in that call and in one more on the same inputs; None if none are interpreted.
-    structure: how the outputs are nested. seen: the different launches of emulated kernels. device: the kernels on a
-    GPU in two calls on the same inputs; None if the profiler sees nothing.
+    launches: of own kernels, in that call and in one more on the same inputs; None if they are not counted.
+    structure: how the outputs are nested. seen: the different launches of emulated kernels.
     """
 
     operators: dict[str, int]
@@ -43,7 +39,6 @@ class Trace(NamedTuple):
     launches: tuple[int, int] | None
     structure: str
     seen: tuple[Launch, ...] = ()
-    device: tuple[tuple[KernelEvents, ...], ...] | None = None
     steps: int = 0
 
     @classmethod
@@ -60,29 +55,8 @@ class Trace(NamedTuple):
             (launches[0], launches[1]) if isinstance(launches, list) and counted else None,
             str(reply.get("structure")),
             tuple(_launches_of(reply.get("seen_launches"))),
-            _device_kernels(reply.get("device")),
             steps if type(steps) is int else 0,
         )
-
-    def shares_on_device(self, own: Collection[str]) -> tuple[Share, tuple[int, int]] | None:
-        """The share of time of kernels named ``own`` in the first call, and how many of them each call launches.
-
-        None if nothing is known. These are claims of the worker's own profiler.
-        """
-        if self.device is None or len(self.device) != 2:
-            return None
-        launches = [sum(kernel.launches for kernel in call if kernel.kernel in own) for call in self.device]
-        part = sum(kernel.share for kernel in self.device[0] if kernel.kernel in own)
-        return Share(part, 1.0 - part, 0.0, 0.0, _PROFILED), (launches[0], launches[1])
-
-
-def _device_kernels(claimed: Any) -> tuple[tuple[KernelEvents, ...], ...] | None:
-    if not isinstance(claimed, list):
-        return None
-    try:
-        return tuple(parse_claims(call) if call != [] else () for call in claimed)
-    except EventsRejectedError:
-        return None
 
 
 def _launches_of(claimed: Any) -> Iterator[Launch]:

@@ -7,7 +7,7 @@ from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.own.evidence import Evidence, Shares
-from kernelwright.evaluator.own.trace import Trace, kernel_names
+from kernelwright.evaluator.own.trace import Trace
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.clocks import Clock
 from kernelwright.evaluator.verdict.progress import Progress, Refused
@@ -42,17 +42,19 @@ def ask_for_own_kernels(
     if trace.structure != (wanted := check_set.variants[0].structure):
         reason = f"forward returns {readable(trace.structure)[:200]}, {wanted[:200]} expected"
         raise Refused(Status.INCORRECT_SHAPE, "check", reason)
-    ghost = replay.result(built=stubbed, is_right=lambda worker: clock.checks.answers_right(worker, check_set))
-    first, launches = shares.first, trace.launches
-    built = [request.source for request in side.client.built]
-    progress.device_kernels = trace.device[0] if trace.device else ()
-    on_device = trace.shares_on_device(kernel_names(built, candidate.source))
-    if on_device is not None:
-        first, launches = on_device
+    first = shares.first
+
+    def asked(worker: Seat) -> bool:
+        nonlocal first
+        right = clock.checks.answers_right(worker, check_set)
+        first = first if stubbed else clock.share_beside(side, worker, check_set, windows)
+        return right
+
+    ghost = replay.result(built=stubbed, is_right=asked)
     progress.evidence = evidence = Evidence(
         share=first,
         again=shares.again,
-        launches=launches,
+        launches=trace.launches,
         ghost=ghost.found,
         ghost_reason=ghost.reason,
         torch_flops=trace.flops,

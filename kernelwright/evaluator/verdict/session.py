@@ -207,7 +207,7 @@ class ProblemSession:
             if refused.stage != "screen":
                 rule = f"{refused.stage}-{refused.status.value.lower().replace('_', '-')}"
                 progress.refused_by(rule, refused.reason)
-        if depth.static and candidate.backend != "cpp" and ruling.failed_stage != "screen" and not progress.profile:
+        if depth.static and not progress.timeable and ruling.failed_stage != "screen" and not progress.profile:
             self._add_static_profile(candidate, progress, ruling)
         if ruling.failed_stage not in (None, "screen") and ruling.status in _MAY_HAVE_BROKEN_DEVICE:
             self._clocks.of(candidate.backend).see_works()
@@ -232,7 +232,7 @@ class ProblemSession:
     def _add_static_profile(self, candidate: Candidate, progress: Progress, ruling: Ruling) -> None:
         """Add the compiler's report on GPU kernels. Refuse a passed candidate if no GPU can launch its kernels."""
         reason = self._static.note(candidate, progress)
-        if reason and ruling.status is Status.PASSED and not progress.timeable:
+        if reason and ruling.status is Status.PASSED:
             ruling.refuse(Status.COMPILE_ERROR, "build", reason)
             progress.refused_by("build-cannot-launch", reason)
 

@@ -105,6 +105,8 @@ class Stages:
                     progress.stage = Stage.TIMED
                 if told := clock.own_times(side):
                     progress.note("device-events", told)
+            if timed and _replays(depth):
+                progress.device_kernels = clock.device_kernels(side)
         if timed and isinstance(depth, Confirm):
             with progress.timed("confirm"), _state_noted(clock, progress):
                 self._on_stage("confirm")
@@ -167,8 +169,7 @@ class Stages:
         self, clock: Clock, candidate: Candidate, check_set: CheckSet, progress: Progress, depth: Check
     ) -> None:
         """Profile a kernel that was timed. Only faulty memory accesses on a device can still refuse it."""
-        confirmed = isinstance(depth, Confirm) and depth.within_s is None
-        replay = confirmed or (isinstance(depth, Search) and depth.explain)
+        replay = _replays(depth)
         evidence, timing = progress.evidence, progress.timing
         if timing is None:
             return
@@ -214,6 +215,12 @@ class Stages:
         if found.faults:
             progress.timing = None
             raise Refused(Status.QUARANTINED, "confirm", f"compute-sanitizer: {found.faults[0]}")
+
+
+def _replays(depth: Check) -> bool:
+    """Whether a timed kernel is profiled by running it again, which takes seconds."""
+    confirmed = isinstance(depth, Confirm) and depth.within_s is None
+    return confirmed or (isinstance(depth, Search) and depth.explain)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.evaluator.driver.cuda import Driver
 from kernelwright.evaluator.worker.device_tensors import MappedOnDevice
-from kernelwright.evaluator.worker.plan import MAKE_MEMORY
+from kernelwright.evaluator.worker.plan import COPIES, MAKE_MEMORY
 
 if TYPE_CHECKING:
     import torch
@@ -81,12 +81,14 @@ class Arena:
         flat = torch.frombuffer(block, dtype=tensor.dtype, count=size // tensor.element_size())
         return flat.as_strided(tensor.shape, tensor.stride())
 
-    def replaced(self, made: Any) -> Any:
-        """A fresh tensor of the CPU, with this memory instead; anything else as it is."""
+    def replaced(self, made: Any, *, filled: bool) -> Any:
+        """A fresh tensor of the CPU, with this memory instead; anything else as it is. ``filled``: it has values."""
         import torch
 
         fits = type(made) is torch.Tensor and made.device.type == "cpu" and made.layout is torch.strided
-        return self._like(made) if fits and math.prod(made.shape) else made
+        if not fits or not math.prod(made.shape):
+            return made
+        return self.copy_of(made) if filled else self._like(made)
 
 
 class _InArena(TorchDispatchMode):  # type: ignore[misc]
@@ -99,5 +101,5 @@ class _InArena(TorchDispatchMode):  # type: ignore[misc]
         return False  # else the first operator imports torch._dynamo
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        return self._arena.replaced(made) if str(func._schema.name).rpartition("::")[2] in MAKE_MEMORY else made
+        made, name = func(*args, **(kwargs or {})), str(func._schema.name).rpartition("::")[2]
+        return self._arena.replaced(made, filled=name in COPIES) if name in MAKE_MEMORY | COPIES else made

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import socket
 from typing import Any
 
@@ -50,7 +51,10 @@ _COMPILER_MODULES = (
     "torch.fx.experimental.validator",
     "torch.utils.cpp_extension",
 )
+_ASKS_THE_DRIVER = "torch.utils.cpp_extension"  # for its devices, where there are some: then no fork could use them
 for _name in _COMPILER_MODULES:
+    if _name == _ASKS_THE_DRIVER and "PYTORCH_NVML_BASED_CUDA_CHECK" in os.environ:
+        continue
     with contextlib.suppress(ImportError):
         importlib.import_module(_name)
 

@@ -16,6 +16,8 @@ from kernelwright.evaluator.wire.calls import flatten_outputs
 from kernelwright.evaluator.worker.door import describe
 
 MAKE_MEMORY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+MAKE_ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
+COPIES = frozenset({*MAKE_ZEROS, "clone"})  # make memory and fill it
 _MOST_NAMES = 8
 
 
@@ -29,9 +31,9 @@ def recorded_plan(call: Callable[[], Any], place: int, products: Sequence[str]) 
         ``steps``, ``place`` and ``outputs`` as ``device.replay.Plan`` has them, and ``others``: the operators of torch
         that ran besides. A plan with such operators lacks their work. ``described`` are the outputs' layouts.
     """
-    with _OtherWork() as others, inline.record_launches() as launches:
+    with inline.record_launches() as launches, _OtherWork(launches) as others:
         outputs = flatten_outputs(call())
-    steps = [_step(launched, products) for launched in launches]
+    steps = [_step(made, products) if isinstance(made, inline.Launched) else made for made in launches]
     spans = [{"at": output.data_ptr(), "size": _span(output)} for output in outputs]
     described = [describe(output) for output in outputs]
     return {
@@ -44,10 +46,11 @@ def recorded_plan(call: Callable[[], Any], place: int, products: Sequence[str]) 
 
 
 class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
-    """Names of the operators that do more than make memory or a view."""
+    """Operators that do more than make memory or a view: as steps that fill or copy bytes, else their names."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: list[Any]) -> None:
         super().__init__()
+        self._steps = steps
         self.names: list[str] = []
 
     @classmethod
@@ -55,10 +58,27 @@ class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
         return False  # else the first operator imports torch._dynamo, one second, just to be skipped by it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func._schema.name).replace("::", ".")
-        if computes(func) and name not in self.names:
-            self.names.append(name)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if computes(func):
+            step, name = _bytes_step(func, args, result), str(func._schema.name).replace("::", ".")
+            if step is not None:
+                self._steps.append(step)
+            elif name not in self.names:
+                self.names.append(name)
+        return result
+
+
+def _bytes_step(func: Any, args: Sequence[Any], result: Any) -> dict[str, Any] | None:
+    """The step that fills or copies the same bytes as an operator; None for any other operator, or with gaps."""
+    name = str(func._schema.name).rpartition("::")[2]
+    if name in (*MAKE_ZEROS, "zero_") and isinstance(result, torch.Tensor) and result.is_contiguous():
+        return {"kind": "fill", "at": result.data_ptr(), "size": result.nbytes, "value": 0}
+    if name in ("copy_", "clone"):
+        to, source = (args[0], args[1]) if name == "copy_" else (result, args[0])
+        alike = to.dtype == source.dtype and to.shape == source.shape and to.device == source.device
+        if alike and to.is_contiguous() and source.is_contiguous():
+            return {"kind": "copy", "at": to.data_ptr(), "source": source.data_ptr(), "size": to.nbytes}
+    return None
 
 
 def computes(func: Any) -> bool:
