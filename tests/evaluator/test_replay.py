@@ -7,6 +7,7 @@ import ctypes
 import os
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,21 +190,57 @@ def test_what_a_call_launches_and_what_torch_does_besides_is_recorded():
         work(y)
         return y
 
-    plan = recorded_plan(lambda: call(lambda y: None), 4096, ["/other", "/product"])
+    plan, images = recorded_plan(lambda: call(lambda y: None), 4096, ["/other", "/product"])
+    assert images == []
     (step,) = plan["steps"]
     assert (step["image"], step["name"], step["grid"], step["block"]) == (1, "affine", [2, 1, 1], [1, 1, 1])
     assert struct.unpack("<QQI", bytes.fromhex(step["parameters"])) == (x.data_ptr(), plan["outputs"][0]["at"], 8)
     assert (plan["outputs"][0]["size"], plan["place"], plan["others"]) == (32, 4096, [])
-    assert recorded_plan(lambda: call(lambda y: y.mul_(2.0).add_(1.0)), 0, [])["others"] == ["aten.mul_", "aten.add_"]
-    cleared = recorded_plan(lambda: call(lambda y: y.zero_()), 0, [])
+    assert recorded_plan(lambda: call(lambda y: y.mul_(2.0).add_(1.0)), 0, [])[0]["others"] == [
+        "aten.mul_",
+        "aten.add_",
+    ]
+    cleared = recorded_plan(lambda: call(lambda y: y.zero_()), 0, [])[0]
     assert cleared["others"] == []
     assert cleared["steps"][1] == {"kind": "fill", "at": cleared["outputs"][0]["at"], "size": 32, "value": 0}
-    copied = recorded_plan(lambda: call(lambda y: y.view(8).copy_(x)), 0, [])["steps"][1]
+    copied = recorded_plan(lambda: call(lambda y: y.view(8).copy_(x)), 0, [])[0]["steps"][1]
     assert (copied["kind"], copied["source"], copied["size"]) == ("copy", x.data_ptr(), 32)
-    assert recorded_plan(lambda: call(lambda y: y.t().copy_(x.view(4, 2))), 0, [])["others"] == ["aten.copy_"]
+    assert recorded_plan(lambda: call(lambda y: y.t().copy_(x.view(4, 2))), 0, [])[0]["others"] == ["aten.copy_"]
     assert len(made) == 5
 
 
 def test_a_kernel_that_is_not_in_its_product_cannot_be_replayed(machine):
     with pytest.raises(CannotReplay, match="cuModuleGetFunction"):
         Confirmation(machine, claim(launch(name="missing")))
+
+
+def test_what_triton_launches_is_recorded():
+    from triton.compiler.compiler import CompiledKernel
+
+    made = []
+    kernel = CompiledKernel.__new__(CompiledKernel)
+    kernel.kernel, kernel.name, kernel._run = b"\x7fELF", "rows", lambda *given: made.append(given)
+    kernel.metadata = SimpleNamespace(num_warps=4, shared=1024, num_ctas=1)
+    signature = {"x": "*fp32", "y": "*fp32", "n": "i32", "BLOCK": "constexpr", "scale": "fp32", "half": "fp16"}
+    kernel.src = SimpleNamespace(signature=signature)
+    x = torch.zeros(8)
+
+    def call():
+        y = torch.empty_like(x)
+        kernel.run(3, 1, 1, 0, 0, None, None, None, None, x, y, 8, 1024, 0.5, 1.0)
+        return y
+
+    plan, images = recorded_plan(call, 64, ["/product"])
+    (step,) = plan["steps"]
+    assert images == [b"\x7fELF"]
+    assert (step["image"], step["name"], step["grid"]) == (1, "rows", [3, 1, 1])
+    assert (step["block"], step["shared"]) == ([128, 1, 1], 1024)
+    values = struct.unpack("<QQifexx4xQQ", bytes.fromhex(step["parameters"]))
+    assert values == (x.data_ptr(), plan["outputs"][0]["at"], 8, 0.5, 1.0, 0, 0)
+    assert len(made) == 1
+    kernel.metadata.launch_pdl = True
+    assert recorded_plan(call, 64, [])[0]["others"] == ["triton: launch_pdl"]
+    kernel.metadata.launch_pdl, signature["n"] = False, "tensordesc<fp32>"
+    assert recorded_plan(call, 64, [])[0]["others"] == ["triton: tensordesc<fp32>"]
+    kernel.run(1, 1, 1, 0, 0, None, None, None, None)
+    assert len(made) == 4

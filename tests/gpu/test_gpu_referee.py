@@ -98,11 +98,11 @@ def test_a_right_kernel_is_timed(judge, kind):
     assert "clocks.sm" in evaluation.artifacts["device state"]
 
 
-def test_a_confirmation_takes_fresh_processes_and_stays_unconfirmed(judge):
+def test_a_confirmation_takes_fresh_processes(judge):
     verdict = judge(RIGHT_TRITON, "triton", depth=Confirm()).verdict
-    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
+    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CONFIRMED), verdict.reason
     assert verdict.timing.processes >= 5
-    assert not verdict.timing.confirmed
+    assert verdict.timing.confirmed
     assert verdict.profile.rung in ("ncu", "torch.profiler", "static")
 
 

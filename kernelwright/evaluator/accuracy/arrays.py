@@ -85,6 +85,11 @@ def largest(dtype: str) -> float:
     return _LARGEST[dtype]
 
 
+def smallest_scale(dtype: str) -> float:
+    """The smallest error scale of a float dtype: kernels may flush subnormals to zero."""
+    return _ABSOLUTE_FLOOR[dtype]
+
+
 def kernelbench_tolerance(dtype: str) -> float:
     """KernelBench's absolute and relative tolerance for a float dtype."""
     return _KERNELBENCH_TOLERANCE.get(dtype, 1e-4)
@@ -167,8 +172,13 @@ def ill_conditioned(s: Array, ref64: Array, dtype: str = "float32") -> bool:
     """
     if np.size(s) == 0:
         return False
+    return is_ill_conditioned(float(np.median(s)), _rms(ref64), dtype)
+
+
+def is_ill_conditioned(median_scale: float, rms_exact: float, dtype: str) -> bool:
+    """:func:`ill_conditioned` by the median of the scale and the root mean square of the answer."""
     limit = min(unit_roundoff(dtype) * 2.0**13, 2.0**-3)
-    return bool(np.median(s) > max(limit * _rms(ref64), 2.0 * _ABSOLUTE_FLOOR[dtype]))
+    return median_scale > max(limit * rms_exact, 2.0 * _ABSOLUTE_FLOOR[dtype])
 
 
 def error_sums(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -77,14 +77,41 @@ class Variant(NamedTuple):
         return [max(2 * spec.span_bytes, _STRIDED_ROOM * spec.value_bytes) + 4096 for spec in self.outputs]
 
 
+class TruthFacts(NamedTuple):
+    """Numbers about a truth.
+
+    median: of its scale. rms, largest: root mean square and largest absolute value of the finite elements of the exact
+    output. finite: whether all of it, and of the reference's own output, is finite.
+    """
+
+    median: float
+    rms: float
+    largest: float
+    finite: bool
+
+
+class TruthElsewhere(Protocol):
+    """A truth that another process holds."""
+
+    facts: TruthFacts
+
+    def reference_sums(self, *, peaks: bool) -> arrays.ErrorSums:
+        """The error sums of the reference's own output; ``peaks`` as in ``arrays.error_sums``."""
+        ...
+
+
 class Truth(NamedTuple):
-    """The expected value of one output of one trial."""
+    """The expected value of one output of one trial.
+
+    elsewhere: the truth of a float output that a device holds; the arrays then have its shape and no values.
+    """
 
     kind: str
     low: np.ndarray
     exact: np.ndarray
     scale: np.ndarray
     rule: tuple[np.ndarray, np.ndarray, int, bool] | None  # values, their scale, dimension, distinct
+    elsewhere: Any = None
 
 
 class Trial(NamedTuple):

@@ -14,6 +14,7 @@ from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.cpu.turns import Plan, Turns
 from kernelwright.evaluator.cpu.workers import Workers
+from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import CPU, Device
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.host.seat import Seat
@@ -23,6 +24,7 @@ from kernelwright.evaluator.profile.ceilings import kept_ceilings, measure_ceili
 from kernelwright.evaluator.profile.cpu import place_cpu, profile_cpu
 from kernelwright.evaluator.profile.events import KernelEvents
 from kernelwright.evaluator.profile.winner import Faults, Winner
+from kernelwright.evaluator.truth.oracle_client import Asker
 from kernelwright.records import Problem, Profile
 
 
@@ -43,10 +45,24 @@ class CpuClock:
     def __init__(self, host: Host, instruments: Instruments, problem: Problem, on_stage: Callable[[str], None]) -> None:
         self._host = host
         self._instruments = instruments
+        self._problem = problem
         self._timeout_s = host.settings.call_timeout_s
         self.workers = self._make_workers(problem, on_stage)
         self.clockwork = self._make_clockwork(problem)
         self.checks = self._make_checks(problem)
+
+    def asker(self, client: Client) -> Asker:
+        """Asks an oracle of this clock's workers."""
+        return Asker(client, self._problem, self._reduced)
+
+    @property
+    def _reduced(self) -> tuple[str, ...]:
+        """Precisions inside float32 that the problem or the run allows."""
+        return (*self._problem.meta.tolerance.reduced_precision, *self._host.settings.allow_precision)
+
+    def end(self) -> None:
+        """As :meth:`close`, and free what check sets hold: they are not used again."""
+        self.close()
 
     def _make_workers(self, problem: Problem, on_stage: Callable[[str], None]) -> Workers:
         return Workers(self._host, problem, on_stage)

@@ -22,6 +22,8 @@ from kernelwright.records import Problem
 class Workers:
     """Makes sides for one problem and keeps its twins alive between candidates."""
 
+    _oracle_entry = ORACLE
+
     def __init__(self, host: Host, problem: Problem, on_stage: Callable[[str], None], device: Device = CPU) -> None:
         """``device``: what its workers compute on."""
         self.host = host
@@ -71,15 +73,19 @@ class Workers:
         Raises:
             InvalidReferenceError: the reference does not load.
         """
-        client = self.host.worker(ORACLE, name="oracle", device=self.device)
+        client = self.host.worker(self._oracle_entry, name="oracle", device=self.device)
         try:
             with contextlib.closing(Door(self.host.door_library)) as door:
                 self.host.load(client, door, self.reference())
+            self._open(client)
         except WorkerFailed as failed:
             output = client.tail()
             client.close()
             raise reference_error(self._problem, failed, output=output) from None
         return client
+
+    def _open(self, client: Client) -> None:
+        """Let an oracle open what it computes on: this CPU is open."""
 
     def twin(self, name: str, check_set: CheckSet) -> Seat:
         """A fresh worker of the reference for a baseline, set up with the first variant and weights.

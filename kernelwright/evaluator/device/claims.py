@@ -11,7 +11,7 @@ from kernelwright.evaluator.accuracy import budget
 from kernelwright.evaluator.accuracy.judging import Judge
 from kernelwright.evaluator.accuracy.trials import PROBES, Trial, data_of
 from kernelwright.evaluator.cpu.turns import Comparison
-from kernelwright.evaluator.device.keeper_client import Keeper, Memory, Placed
+from kernelwright.evaluator.device.keeper_client import Expected, Keeper, Memory, Placed
 from kernelwright.evaluator.device.trials import DeviceTrials
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import OutputClaim
@@ -115,6 +115,15 @@ class DeviceComparison(Comparison):
     def __init__(self, keeper: Keeper, outputs: Sequence[wire.TensorSpec], *given: Any, **named: Any) -> None:
         super().__init__(outputs, *given, **named)
         self._keeper = keeper
+
+    def _scale(self, trial: Trial, j: int) -> tuple[float, float]:
+        truth, key = trial.truths[j], (trial.distribution, j)
+        if truth.elsewhere is None:
+            return super()._scale(trial, j)
+        if key not in self._limits:
+            expected: Expected = truth.elsewhere.expected
+            self._limits[key] = self._keeper.scales(expected.memory, expected.scale, truth.scale.size)
+        return self._limits[key]
 
     def _agrees(self, claim: OutputClaim, other: OutputClaim, spec: wire.TensorSpec, j: int, label: str) -> bool:
         if self._redraws is not None or spec.dtype not in wire.FLOATS or not claim.size:

@@ -25,6 +25,7 @@ from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.cpu.turns import OVERWRITTEN, Comparison, Plan, ReadTimes, Turns, meet
 from kernelwright.evaluator.cpu.workers import Workers
+from kernelwright.evaluator.device.asker import DeviceAsker
 from kernelwright.evaluator.device.claims import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
@@ -38,13 +39,14 @@ from kernelwright.evaluator.figures.control_chart import Chart
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import Device, read_state
 from kernelwright.evaluator.host.door import Window
-from kernelwright.evaluator.host.host import COMPILER_ON_DEVICE, RUNNER_ON_DEVICE, Host
+from kernelwright.evaluator.host.host import COMPILER_ON_DEVICE, ORACLE_ON_DEVICE, RUNNER_ON_DEVICE, Host
 from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
 from kernelwright.evaluator.own.evidence import Shares
 from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEvents, parse_claims
 from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
 from kernelwright.evaluator.profile.winner import Faults, Winner
+from kernelwright.evaluator.truth.oracle_client import Asker
 from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import OutputClaim, WorkerFailed
 from kernelwright.evaluator.wire.roles import is_foreign
@@ -67,6 +69,11 @@ _REPLAYED_TRIALS = 3  # that a replay has to answer right before it is timed
 
 class DeviceWorkers(Workers):
     """Workers that compute on a device."""
+
+    _oracle_entry = ORACLE_ON_DEVICE
+
+    def _open(self, client: Client) -> None:
+        client.request("open_device", timeout_s=SETUP_TIMEOUT_S, library=self.device.library)
 
     def _entry(self, *, compiles: bool) -> str:
         return COMPILER_ON_DEVICE if compiles else RUNNER_ON_DEVICE
@@ -331,7 +338,23 @@ class DeviceClock(CpuClock):
         self, host: Host, instruments: Instruments, problem: Problem, on_stage: Callable[[str], None], device: Device
     ) -> None:
         self.device = device
+        self._askers: list[DeviceAsker] = []
         super().__init__(host, instruments, problem, on_stage)
+
+    def asker(self, client: Client) -> Asker:
+        """See :meth:`CpuClock.asker`. Outputs that are random are judged on the host."""
+        if self._problem.meta.randomness == "distribution":
+            return super().asker(client)
+        keeper = Station.of(self._host, self.device).keeper
+        self._askers.append(DeviceAsker(client, self._problem, self._reduced, keeper))
+        return self._askers[-1]
+
+    def end(self) -> None:
+        """See :meth:`CpuClock.end`."""
+        super().end()
+        askers, self._askers = self._askers, []
+        for asker in askers:
+            asker.free()
 
     def _make_workers(self, problem: Problem, on_stage: Callable[[str], None]) -> Workers:
         self._device_workers = DeviceWorkers(self._host, problem, on_stage, self.device)

@@ -119,6 +119,18 @@ class Keeper:
             "attributes": {which.name: driver.attribute(which) for which in Attribute},
         }
 
+    def do_door(self, fds: Sequence[int]) -> dict[str, Any]:
+        """Write the machine code of ``door.cu`` for this device into a memory file, so that workers need not translate.
+
+        ``size``: 0 if the driver cannot do that.
+        """
+        try:
+            code = self._driver.assembled(kernels.ptx("door"))
+        except DriverError:
+            code = b""
+        os.pwrite(fds[0], code, 0)
+        return {"size": len(code)}
+
     # ------------------------------------------------------------------------------------------ memory
 
     def do_share(self, fds: Sequence[int], size: int) -> dict[str, Any]:

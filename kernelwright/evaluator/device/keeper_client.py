@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,11 +93,18 @@ class Difference(NamedTuple):
 class Keeper:
     """A running keeper. It ends with this process."""
 
-    def __init__(self, library: str = LIBRARY, ordinal: int = 0, images: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        library: str = LIBRARY,
+        ordinal: int = 0,
+        images: Sequence[bytes] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         """Start it and open the device.
 
         Args:
             library: the driver. images: of the modules of ``driver.kernels``, in order; empty for the shipped PTX.
+            variables: of its environment, besides this process's own.
 
         Raises:
             KeeperError: the device cannot be opened.
@@ -111,6 +118,7 @@ class Keeper:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "kernelwright.evaluator.device.keeper", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
+                    env={**os.environ, **(variables or {})},
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
                     stderr=self._log,
@@ -150,6 +158,14 @@ class Keeper:
             self._log = -1
 
     # ------------------------------------------------------------------------------------------ memory
+
+    def door(self) -> bytes:
+        """Machine code of ``door.cu`` for this device; empty if its driver has to translate it for each worker."""
+        fd = os.memfd_create("door")
+        try:
+            return os.pread(fd, self._ask("door", fds=[fd])["size"], 0)
+        finally:
+            os.close(fd)
 
     def share(self, size: int) -> tuple[Memory, int]:
         """Cleared memory that a worker can map, and its descriptor, which the caller closes."""

@@ -29,6 +29,7 @@ from kernelwright.sandbox import product_memfd
 __all__ = ["Recorder", "ReplaySide"]
 
 _LEAST_ARENA = 256 << 20
+_MOST_CODE = 64 << 20
 _TIMES = 4  # the bytes of inputs, weights and outputs that a candidate may take in all
 
 
@@ -49,10 +50,11 @@ class Recorder(DeviceSide):
             CannotReplay: it cannot be replayed; the message says why.
         """
         try:
-            claim = self._recorded(host, program, variant, pool)
+            claim, claimed = self._recorded(host, program, variant, pool)
         except WorkerFailed as failed:
             raise CannotReplay(f"its call cannot be recorded: {failed.failure.message}") from None
         images = [outcome.product for outcome in self.client.outcomes if outcome.product is not None]
+        images += claimed
         assert self._arena is not None
         plan = parse_plan(claim, images, range(self._base, self._base + self._arena.size))
         if variant.state and self._places is None:
@@ -63,7 +65,8 @@ class Recorder(DeviceSide):
         memory = ReplayMemory(fd, arena.size, self._base)
         return ReplaySide(self.name, self.client, self._station, plan, images, arena, memory, self._places or [])
 
-    def _recorded(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> Any:
+    def _recorded(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> tuple[Any, list[bytes]]:
+        """The plan, and Triton's machine code: claims."""
         outputs = sum(variant.capacity())
         size = _LEAST_ARENA + _TIMES * (variant.slot_bytes + variant.state_bytes + outputs)
         self._arena, self._arena_fd = self._keeper.share(size)
@@ -81,7 +84,25 @@ class Recorder(DeviceSide):
         if type(found) is not int or not 0 <= found - self._base <= self._arena.size - pool.stride:
             raise CannotReplay("its inputs lie outside of its own memory")
         self._keeper.copy(pool.at(0), (self._arena, found - self._base), pool.stride)
-        return self.client.request("record", timeout_s=SETUP_TIMEOUT_S).get("plan")
+        reply = self.client.request("record", timeout_s=SETUP_TIMEOUT_S)
+        return reply.get("plan"), self._images(reply.get("images"))
+
+    def _images(self, claimed: Any) -> list[bytes]:
+        sizes = claimed if isinstance(claimed, list) else []
+        if not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) > _MOST_CODE:
+            raise CannotReplay("its machine code has no sensible size")
+        if not sizes:
+            return []
+        fd = os.memfd_create("images")
+        try:
+            self.client.request("images", timeout_s=SETUP_TIMEOUT_S, fds=[fd], size=sum(sizes))
+            whole, at, images = os.pread(fd, sum(sizes), 0), 0, []
+        finally:
+            os.close(fd)
+        for size in sizes:
+            images.append(whole[at : at + size])
+            at += size
+        return images
 
     def _hand_weights(self, variant: Variant) -> Mapping[str, Any]:
         reply = super()._hand_weights(variant)
@@ -164,6 +185,7 @@ class ReplaySide(QueuedSide):
                 rooms=self._layout,
                 cpus=self._station.worker_cpus,
                 name=self.name,
+                env={**os.environ, **self._station.device.variables()},
             )
         except CannotReplay as error:
             raise self._failure("fault", str(error), "replay") from None

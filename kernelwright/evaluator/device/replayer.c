@@ -204,7 +204,12 @@ static Address registered(int fd, int writable, uint8_t **host) {
   void *page = mmap(NULL, 4096, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
   Address found = 0;
   if (page == MAP_FAILED) fail(BAD_PLAN, "page");
-  CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), page, 4096, writable ? 2u : 10u);
+  if (writable) {
+    CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), page, 4096, 2u);
+  } else { /* some drivers take the flag of a read-only page alone */
+    Result (*take)(void *, size_t, unsigned) = (Result(*)(void *, size_t, unsigned))entry("cuMemHostRegister_v2");
+    if (take(page, 4096, 10u)) CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), page, 4096, 8u);
+  }
   CALL(cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned), &found, page, 0u);
   *host = page;
   return found;

@@ -45,9 +45,9 @@ class Station:
         self.queues = QueueLibrary(host.cache_dir)
         self.replayer = replayer_program(host.cache_dir)
         self.arena_library = build_library(_ARENA, host.cache_dir).read_bytes()
-        self.door = device.images[0] if device.images else kernels.ptx("door")
-        self.keeper = Keeper(device.library, images=device.images)
+        self.keeper = Keeper(device.library, images=device.images, variables=device.variables())
         host.closing.callback(self.keeper.close)
+        self.door = device.images[0] if device.images else self.keeper.door() or kernels.ptx("door")
 
     @classmethod
     def of(cls, host: Host, device: Device) -> Station:

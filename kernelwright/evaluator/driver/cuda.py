@@ -32,6 +32,7 @@ _BLOCK = 256  # threads of a block of our kernels, if the device can run so many
 _FD_HANDLE = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED, _ON_DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
 _READ, _READ_WRITE = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_*
+_PTX = 1  # CU_JIT_INPUT_PTX
 _REGISTER_MAPPED, _REGISTER_READ_ONLY = 2, 8  # CU_MEMHOSTREGISTER_*
 
 
@@ -213,8 +214,13 @@ class Driver:
 
     def register(self, address: int, size: int, *, read_only: bool) -> int:
         """The device's address of host memory, which is registered from now on."""
-        flags, found = _REGISTER_MAPPED | (_REGISTER_READ_ONLY if read_only else 0), c_uint64()
-        self.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), c_uint(flags))
+        found, flags = c_uint64(), _REGISTER_MAPPED
+        if read_only:  # some drivers take this flag alone; with one address space all that is registered is mapped
+            both = c_uint(_REGISTER_MAPPED | _REGISTER_READ_ONLY)
+            taken = self.result("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), both) == 0
+            flags = 0 if taken else _REGISTER_READ_ONLY
+        if flags:
+            self.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), c_uint(flags))
         self.call("cuMemHostGetDevicePointer_v2", byref(found), c_void_p(address), c_uint(0))
         return found.value
 
@@ -245,6 +251,21 @@ class Driver:
         self.synchronize(0)
 
     # ------------------------------------------------------------------------------------------ code
+
+    def assembled(self, ptx: bytes) -> bytes:
+        """Machine code for this device, of PTX that is ended by a zero byte.
+
+        Raises:
+            DriverError: the driver cannot translate it, or lacks the entry points.
+        """
+        state, made, size = c_void_p(), c_void_p(), c_size_t()
+        self.call("cuLinkCreate_v2", 0, None, None, byref(state))
+        try:
+            self.call("cuLinkAddData_v2", state, _PTX, ptx, c_size_t(len(ptx)), b"ours", 0, None, None)
+            self.call("cuLinkComplete", state, byref(made), byref(size))
+            return ctypes.string_at(made, size.value)
+        finally:
+            self.result("cuLinkDestroy", state)
 
     def load(self, image: bytes) -> Module:
         """Load PTX (ended by a zero byte) or machine code.

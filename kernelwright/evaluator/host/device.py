@@ -91,6 +91,10 @@ class Device:
         memory_bytes = max(usual.memory_bytes, _HOST_BYTES)
         return dataclasses.replace(usual, memory_bytes=memory_bytes, pids=_PIDS, nofile=_FILES, devices=True)
 
+    def variables(self) -> dict[str, str]:
+        """Variables for processes that open it: they see this device alone."""
+        return {"CUDA_VISIBLE_DEVICES": self.uuid} if self.uuid else {}
+
     def mounts(self) -> list[Mount]:
         """Folders of this machine that its driver reads, or that a stand-in for it lies in."""
         if not self.is_gpu:

@@ -25,6 +25,7 @@ LOAD_TIMEOUT_S = 60.0
 RUNNER = "kernelwright.evaluator.worker.runner:main"
 ORACLE = "kernelwright.evaluator.worker.oracle:main"
 COMPILER = "kernelwright.evaluator.worker.compiler:main"
+ORACLE_ON_DEVICE = "kernelwright.evaluator.worker.device_oracle:main"
 RUNNER_ON_DEVICE = "kernelwright.evaluator.worker.device_runner:main"
 COMPILER_ON_DEVICE = "kernelwright.evaluator.worker.compiler:main_on_device"
 _WORKER_LIFE_S = 6 * 3600.0
@@ -144,7 +145,7 @@ class Host:
         one problem, shared by the workers of that problem's reference. Sandboxes without a file system of their own
         cannot show the folder; there each of these workers compiles for itself.
         """
-        mounts, variables = device.mounts(), dict(env or {})
+        mounts, variables = device.mounts(), {**device.variables(), **(env or {})}
         if inductor_cache is not None and self.sandbox.name in ("bwrap", "docker"):
             folder = self.cache_dir / "inductor" / inductor_cache[:32]
             folder.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from kernelwright.evaluator.accuracy.trials import (
     Admission,
     CheckSet,
     Trial,
+    Truth,
     Variant,
     data_of,
     has_few_numbers,
@@ -58,10 +59,10 @@ _KEPT = 0.99  # share of weights that stay in the last draw: a kernel that compa
 class OracleSession:
     """Drives one oracle worker through one problem."""
 
-    def __init__(self, client: Client, problem: Problem, trials: int, reduced_precision: Sequence[str] = ()) -> None:
-        """``client`` has loaded the problem's source. ``reduced_precision``: further precisions that the run allows."""
+    def __init__(self, client: Client, problem: Problem, trials: int, asker: Asker) -> None:
+        """``client`` has loaded the problem's source; ``asker`` asks it."""
         self._client = client
-        self._asker = Asker(client, problem, (*problem.meta.tolerance.reduced_precision, *reduced_precision))
+        self._asker = asker
         self._problem = problem
         self._trials = trials
         self._random = problem.meta.randomness == "distribution"
@@ -403,19 +404,17 @@ def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
     for truth, spec in zip(trial.truths, variant.outputs, strict=True):
         if truth.kind != "float":
             continue
-        if not (np.all(np.isfinite(truth.exact)) and np.all(np.isfinite(truth.low))):
+        finite, largest = _reach(truth)
+        if not finite:
             return "the reference is not finite"
-        if np.any(np.abs(truth.exact) > arrays.largest(spec.dtype)):
+        if largest > arrays.largest(spec.dtype):
             return "the answer overflows its dtype"
-        report = budget.judge_output(
-            truth.low,
-            truth.exact,
-            truth.scale,
-            trial.reductions,
-            data=data_of(trial.distribution),
-            tolerance_scale=tolerance_scale,
-            dtype=spec.dtype,
-        )
+        data = data_of(trial.distribution)
+        if truth.elsewhere is not None:
+            sums = truth.elsewhere.reference_sums(peaks=data == "equal")
+        else:
+            sums = arrays.error_sums(truth.low, truth.exact, truth.scale, dtype=spec.dtype, peaks=data == "equal")
+        report = budget.judge_sums(sums, trial.reductions, data=data, tolerance_scale=tolerance_scale)
         if not report.passed:
             return f"the reference's own precision does not agree with float64: {report.reason}"
     return ""
@@ -424,6 +423,20 @@ def _ill_defined(trial: Trial, variant: Variant, tolerance_scale: float) -> str:
 def _well_conditioned(trial: Trial, variant: Variant) -> bool:
     """Whether precision can be judged on this draw. (If not on other data, its wide error scale allows for that.)"""
     return not any(
-        truth.kind == "float" and arrays.ill_conditioned(truth.scale, truth.exact, spec.dtype)
+        truth.kind == "float" and _is_ill_conditioned(truth, spec.dtype)
         for truth, spec in zip(trial.truths, variant.outputs, strict=True)
     )
+
+
+def _is_ill_conditioned(truth: Truth, dtype: str) -> bool:
+    if truth.elsewhere is not None:
+        return arrays.is_ill_conditioned(truth.elsewhere.facts.median, truth.elsewhere.facts.rms, dtype)
+    return arrays.ill_conditioned(truth.scale, truth.exact, dtype)
+
+
+def _reach(truth: Truth) -> tuple[bool, float]:
+    """Whether all of a float truth and of the reference's own output is finite, and its largest absolute value."""
+    if truth.elsewhere is not None:
+        return truth.elsewhere.facts.finite, truth.elsewhere.facts.largest
+    finite = bool(np.all(np.isfinite(truth.exact)) and np.all(np.isfinite(truth.low)))
+    return finite, float(np.max(np.abs(truth.exact), initial=0.0))

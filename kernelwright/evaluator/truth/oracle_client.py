@@ -29,6 +29,8 @@ class Asker:
         reduced: precisions inside float32 that the problem or the run allows.
     """
 
+    _truth = "truth"
+
     def __init__(self, client: Client, problem: Problem, reduced: Sequence[str]) -> None:
         self._client = client
         self._problem = problem
@@ -44,15 +46,16 @@ class Asker:
         """A trial on the inputs in ``data``, with the reference's outputs on them."""
         runs = _MONTE_CARLO_RUNS if is_normal(distribution) else _MONTE_CARLO_RUNS // 2
         reply = self.ask(
-            "truth",
+            self._truth,
             variant,
             data,
+            **self._more_of(variant),
             runs=runs * _RUNS_OF_FEW if has_few_numbers(variant) else runs,
             seed=_seed_of(variant, data),
             unit_roundoff=self._unit_roundoff(variant),
             by_operator=not self._reduced,
         )
-        found = self.collect(reply)
+        found = self._collected(reply)
         truths: list[Truth] = []
         at = 0
         for item in reply["outputs"]:
@@ -62,7 +65,7 @@ class Asker:
         if shapes[0] != shapes[1]:
             message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
             raise self.invalid(f"{message}; return a tensor whose shape follows from theirs", "truth")
-        self.keep(data, *(array for t in truths for array in (t.low, t.exact, t.scale)))
+        self.keep(data, *(array for t in truths if t.elsewhere is None for array in (t.low, t.exact, t.scale)))
         return Trial(
             distribution,
             len(variant.weights) - 1,
@@ -70,6 +73,14 @@ class Asker:
             _reductions(reply),
             tuple(truths),
         )
+
+    def _more_of(self, variant: Variant) -> dict[str, Any]:
+        """Further fields of a request for a truth."""
+        return {}
+
+    def _collected(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
+        """The arrays of a truth that a reply announces."""
+        return self.collect(reply)
 
     def keep(self, *arrays: np.ndarray) -> None:
         """Count the check set's memory in this process. No worker's limit bounds it.

@@ -73,9 +73,7 @@ class References:
         clock, settings = self._clocks.of(backend) if on_device else self._clocks.on(CPU), self._host.settings
         client = clock.workers.oracle()
         try:
-            return ask(
-                OracleSession(client, self._problem, settings.measurement.check_trials, settings.allow_precision)
-            )
+            return ask(OracleSession(client, self._problem, settings.measurement.check_trials, clock.asker(client)))
         except WorkerFailed as failed:
             raise reference_error(self._problem, failed, output=client.tail()) from None
         finally:

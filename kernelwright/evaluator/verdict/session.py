@@ -94,7 +94,7 @@ class ProblemSession:
             self._smaller.close()
         self._beside.close()
         self._ahead.close()
-        self.restart_twins()
+        self._clocks.end()
 
     def restart_twins(self) -> None:
         """End the live twins and free their memory. The next timing starts fresh processes of the reference."""

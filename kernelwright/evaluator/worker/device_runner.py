@@ -49,6 +49,7 @@ class DeviceRunner(Runner):
         self.opened: DeviceMapping | None = None
         self.draws: MappedOnDevice | None = None  # of the weights
         self.arena: Arena | None = None
+        self.images: list[bytes] = []
         self.slot_bytes = 0
         self.places: list[int] = []  # addresses of the inputs that calls take in turn
         self.rooms = Rooms((), (), 0)
@@ -85,10 +86,10 @@ class DeviceRunner(Runner):
         self._begin(source_fd, role, mode, threads, checked_by)
         arena_fds, more = (more[:2], more[2:]) if arena else ([], more)
 
-        def open_arena(driver: Driver, on_gpu: bool) -> None:
+        def open_arena(driver: Driver, has_cuda: bool) -> None:
             self.arena = Arena(driver, arena_fds[0], arena_fds[1], arena)
             os.close(arena_fds[1])
-            if on_gpu:
+            if has_cuda:
                 self.arena.give_to_torch()
 
         self.torch = DeviceTorch(device, library, tf32=tf32, before=open_arena if arena else None)
@@ -104,7 +105,7 @@ class DeviceRunner(Runner):
     def do_construct(self, fds: list[int], init: Any, variant: dict[str, Any], plan: dict[str, Any]) -> None:
         """See :meth:`Runner.do_construct`; the module's tensors lie in the arena, if there is one."""
         super().do_construct(fds, init, variant, plan)
-        if self.arena is not None and not self.torch.on_gpu:
+        if self.arena is not None and not self.torch.has_cuda:
             for _, tensor in module_state(self.model):
                 tensor.data = self.arena.copy_of(tensor.data)
 
@@ -113,8 +114,8 @@ class DeviceRunner(Runner):
     ) -> dict[str, Any]:
         """See :meth:`Runner.do_weights`; ``places`` are told where the referee can write there, in an arena."""
         reply = super().do_weights(fds, stride, count, state, required)
-        if self.arena is None:
-            return reply
+        if self.arena is None:  # only this process can write there
+            return {**reply, "places": None}
         specs = map(wire.spec_from_json, state)
         return {**reply, "places": [place_of(self.named.get(spec.name), spec) for spec in specs]}
 
@@ -136,15 +137,23 @@ class DeviceRunner(Runner):
 
         assert self.arena is not None
         forward = self._in_stream()
-        memory = contextlib.nullcontext() if self.torch.on_gpu else self.arena.instead_of_host()
+        memory = contextlib.nullcontext() if self.torch.has_cuda else self.arena.instead_of_host()
         with blamed("forward", self.filename), torch.no_grad(), memory:
             for _ in range(_CALLS_BEFORE):
                 self.kept = [flatten_outputs(forward(*self.slots[0]))]
                 self.torch.synchronize()
             products = [product.path for product in self.products]
-            plan = recorded_plan(lambda: forward(*self.slots[0]), self.places[0], products)
+            plan, self.images = recorded_plan(lambda: forward(*self.slots[0]), self.places[0], products)
             self.torch.synchronize()
-        return {"plan": plan}
+        return {"plan": plan, "images": [len(image) for image in self.images]}
+
+    def do_images(self, fds: list[int], size: int) -> None:
+        """Write the machine code that Triton has launched into a memory file, one image after another."""
+        with os.fdopen(fds[0], "wb") as stream:
+            stream.write(b"".join(self.images)[:size])
+
+    def _move_model(self) -> None:
+        self.model.to(self.torch.device)
 
     def _map_weights(self, fd: int, size: int) -> Any:
         if self.draws is not None:

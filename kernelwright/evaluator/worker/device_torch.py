@@ -42,12 +42,12 @@ class DeviceTorch:
         import torch
 
         self.device = torch.device(device)
-        self.on_gpu = self.device.type == "cuda"
+        self.has_cuda = self.device.type == "cuda"
         self._made: list[Any] = []  # by torch, and perhaps still used by a stand-in's stream
         self.driver = Driver(library)  # opens the context that torch's runtime uses as well
         if before is not None:
-            before(self.driver, self.on_gpu)
-        if self.on_gpu:
+            before(self.driver, self.has_cuda)
+        if self.has_cuda:
             torch.cuda.set_device(self.device)
             torch.zeros(1, device=self.device)
             torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -66,7 +66,7 @@ class DeviceTorch:
         Torch's own kernels are enqueued, too. Where the driver is a stand-in, torch and C++ compute at once. There a
         call waits for what is enqueued, or only torch's operators do, if there are kernels for the driver.
         """
-        if self.on_gpu:
+        if self.has_cuda:
             return forward
 
         def wait_and_call(*arguments: Any) -> Any:
@@ -82,7 +82,7 @@ class DeviceTorch:
         """A mark in the device's own time; on the CPU, the process's clock."""
         import torch
 
-        if not self.on_gpu:
+        if not self.has_cuda:
             return time.perf_counter()
         mark = torch.cuda.Event(enable_timing=True)
         mark.record()
@@ -91,7 +91,7 @@ class DeviceTorch:
     def ms_since(self, before: Any) -> float:
         """Milliseconds from a mark to the end of all work so far."""
         after = self.event()
-        if not self.on_gpu:
+        if not self.has_cuda:
             return 1e3 * float(after - before)
         self.synchronize()
         return float(before.elapsed_time(after))
@@ -117,7 +117,7 @@ class DeviceTorch:
         """Fill the memory that the allocator will hand out next with ``byte``, as far as it reuses freed blocks."""
         import torch
 
-        if self.on_gpu:
+        if self.has_cuda:
             blocks = [
                 torch.full((size,), byte, dtype=torch.uint8, device=self.device)
                 for size in _POISON_BLOCKS

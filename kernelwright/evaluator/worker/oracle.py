@@ -82,7 +82,7 @@ class Oracle(Runner):
             "names": _forward_names(self.model, len(inputs)),
             "state": [wire.spec_to_json(spec) for spec in state],
             "required": [*(name for name, _ in self.model.named_parameters()), *self.plan.buffers],
-            "outputs": [wire.spec_to_json(_spec(t, f"output{j}")) for j, t in enumerate(outputs)],
+            "outputs": [wire.spec_to_json(spec_of(t, f"output{j}")) for j, t in enumerate(outputs)],
             "structure": structure[:STRUCTURE_CHARS],
             "plan": self.plan.to_json(),
             "fault": facts.fault(backward=backward, randomness=randomness),
@@ -253,7 +253,7 @@ class Oracle(Runner):
                     "distinct": rule is not None and rule.distinct,
                 }
             )
-        layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
+        layout, total = wire.place([spec_of(t, f"t{j}") for j, t in enumerate(self.results)])
         return {
             "reductions": [list(reduction) for reduction in scales.reductions],
             "outputs": described,
@@ -269,7 +269,7 @@ class Oracle(Runner):
         templates = [template(item)[1] for item in inputs]
         arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in templates]
         self.results = [mathematics.directions(self._twin(), arguments, position, seed).contiguous()]
-        layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
+        layout, total = wire.place([spec_of(t, f"t{j}") for j, t in enumerate(self.results)])
         return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
 
     def do_draws(self, fds: list[int], size: int, inputs: list[Any], count: int, seed: int) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Oracle(Runner):
             for _ in range(count):
                 arguments = [self.fresh(given, t) if isinstance(t, wire.TensorSpec) else t for t in templates]
                 self.results += [t.detach().clone().contiguous() for t in flatten_outputs(forward(*arguments))]
-        layout, total = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
+        layout, total = wire.place([spec_of(t, f"t{j}") for j, t in enumerate(self.results)])
         return {"tensors": [wire.spec_to_json(spec) for spec in layout], "size": total}
 
     def do_reads(self, fds: list[int], size: int, inputs: list[Any], seed: int) -> dict[str, Any]:
@@ -343,7 +343,7 @@ class Oracle(Runner):
     def do_collect(self, fds: list[int], size: int) -> None:
         """Write the last truth into the arena, in the layout of the last answer."""
         arena = Mapped(fds[0], size, writable=True)
-        layout, _ = wire.place([_spec(t, f"t{j}") for j, t in enumerate(self.results)])
+        layout, _ = wire.place([spec_of(t, f"t{j}") for j, t in enumerate(self.results)])
         for spec, tensor in zip(layout, self.results, strict=True):
             arena.tensor(spec).copy_(tensor)
         self.results = []
@@ -455,7 +455,8 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _spec(tensor: torch.Tensor, name: str) -> wire.TensorSpec:
+def spec_of(tensor: torch.Tensor, name: str) -> wire.TensorSpec:
+    """The layout of a tensor."""
     return wire.TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride()))
 
 
@@ -463,7 +464,7 @@ def _describe_input(value: Any, name: str) -> dict[str, Any]:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return {"tensor": wire.spec_to_json(_spec(value, name))}
+        return {"tensor": wire.spec_to_json(spec_of(value, name))}
     return {"value": wire.encode_value(value)}
 
 

@@ -14,35 +14,45 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelwright import inline
 from kernelwright.evaluator.wire.calls import flatten_outputs
 from kernelwright.evaluator.worker.door import describe
+from kernelwright.evaluator.worker.triton import recording
 
 MAKE_MEMORY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 MAKE_ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 COPIES = frozenset({*MAKE_ZEROS, "clone"})  # make memory and fill it
 _MOST_NAMES = 8
+_UNKNOWN_IMAGE = 63  # of a product that the referee has not built
 
 
-def recorded_plan(call: Callable[[], Any], place: int, products: Sequence[str]) -> dict[str, Any]:
+def recorded_plan(call: Callable[[], Any], place: int, products: Sequence[str]) -> tuple[dict[str, Any], list[bytes]]:
     """The plan of one call as a claim.
 
     Args:
         call: performs it. place: address of its inputs. products: paths of the build products, in their order.
 
     Returns:
-        ``steps``, ``place`` and ``outputs`` as ``device.replay.Plan`` has them, and ``others``: the operators of torch
-        that ran besides. A plan with such operators lacks their work. ``described`` are the outputs' layouts.
+        ``steps``, ``place`` and ``outputs`` as ``device.replay.Plan`` has them, and ``others``: what ran besides, whose
+        work the plan lacks. ``described`` are the outputs' layouts. Then Triton's machine code; steps count it after
+        the products.
     """
-    with inline.record_launches() as launches, _OtherWork(launches) as others:
+    unknown: list[str] = []
+    with (
+        inline.record_launches() as launches,
+        recording.record_launches(launches, unknown),
+        _OtherWork(launches) as others,
+    ):
         outputs = flatten_outputs(call())
-    steps = [_step(made, products) if isinstance(made, inline.Launched) else made for made in launches]
+    images: list[bytes] = []
+    steps = [_step(made, products, images) if isinstance(made, tuple) else made for made in launches]
     spans = [{"at": output.data_ptr(), "size": _span(output)} for output in outputs]
     described = [describe(output) for output in outputs]
-    return {
+    plan = {
         "steps": steps,
         "place": place,
         "outputs": spans,
-        "others": others.names[:_MOST_NAMES],
+        "others": [*others.names, *unknown][:_MOST_NAMES],
         "described": described,
     }
+    return plan, images
 
 
 class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
@@ -87,8 +97,20 @@ def computes(func: Any) -> bool:
     return not is_view and str(func._schema.name).rpartition("::")[2] not in MAKE_MEMORY
 
 
-def _step(launched: inline.Launched, products: Sequence[str]) -> dict[str, Any]:
-    image = products.index(launched.product) if launched.product in products else len(products)
+def _step(launched: Any, products: Sequence[str], images: list[bytes]) -> dict[str, Any]:
+    if isinstance(launched, recording.TritonLaunch):
+        if launched.image not in images:
+            images.append(launched.image)
+        return {
+            "kind": "launch",
+            "image": len(products) + images.index(launched.image),
+            "name": launched.name,
+            "grid": list(launched.grid),
+            "block": [launched.threads, 1, 1],
+            "shared": launched.shared,
+            "parameters": launched.parameters.hex(),
+        }
+    image = products.index(launched.product) if launched.product in products else _UNKNOWN_IMAGE
     return {
         "kind": "launch",
         "image": image,

@@ -182,8 +182,7 @@ class Runner:
         else:
             self.model = self._reference_model(arguments, variant)
         with blamed("construct", self.filename):
-            if self.device is not None:
-                self.model.to(self.device)
+            self._move_model()
             self.model.train(self.mode == "train")
         self.forward = self.model
 
@@ -213,10 +212,11 @@ class Runner:
             ]
             self.take_weights(0)
             self.storages = [torch.Tensor.untyped_storage(tensor) for tensor in self.named.values()]  # outlive changes
-            if self.device is not None:  # only this process can write there
-                return {"places": None, "renamed": renamed(specs, names, state_map)}
             places = [place_of(self.named.get(spec.name), spec) for spec in specs]
             return {"places": places, "renamed": renamed(specs, names, state_map)}
+
+    def _move_model(self) -> None:
+        """Move a new model to where calls compute: on this CPU it is there."""
 
     def _map_weights(self, fd: int, size: int) -> Any:
         """The memory that holds all draws of the weights."""
