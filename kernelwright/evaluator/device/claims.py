@@ -74,7 +74,6 @@ class DeviceJudge(Judge):
     def __init__(self, keeper: Keeper, trials: DeviceTrials) -> None:
         self._keeper = keeper
         self._trials = trials
-        self._copies: dict[tuple[int, int], Memory] = {}
 
     def _report(
         self, trial: Trial, j: int, claim: OutputClaim, spec: wire.TensorSpec, tolerance_scale: float
@@ -91,12 +90,7 @@ class DeviceJudge(Judge):
     def _seen(self, trial: Trial, j: int, claim: DeviceClaim, noise: float) -> _Seen:
         if trial.distribution not in PROBES.values():
             return _Seen(None, noise)
-        key, placed = (id(trial), j), claim.placed
-        kept = self._copies.get(key)
-        if kept is None or kept.size < claim.size:
-            if kept is not None:
-                self._keeper.release(kept)
-            kept = self._copies[key] = self._keeper.allocate(claim.size)
+        placed, kept = claim.placed, self._trials.room(trial, j, claim.size)
         self._keeper.copy((placed.memory, placed.offset), (kept, 0), claim.size)
         return _Seen(placed._replace(memory=kept, offset=0), noise)
 

@@ -58,13 +58,13 @@ _POOLS = 4  # times as large as on the CPU: a GPU's caches are
 _USUAL_LAUNCHES = 8  # of one call
 _EVENT_CALLS = 30
 _MOST_EVENT_MS = 1e6
-_EMPTY_CALLS = 32
+_EMPTY_CALLS, _FEWEST_CALLS = 32, 4
 _EMPTY_WINDOWS = 5
 _LEAST_MS = 1e-6
 _SHARE_WINDOWS = 3
 _SHARE_SAMPLES = 1000  # that a share by two times counts as
 _CLEAR_OF_DOOR, _SHORT_CALL = 4.0, 0.2  # a call must be so much longer than the door's own cost varies, and than it
-_REPLAYED_TRIALS = 3  # that a replay has to answer right before it is timed
+_REPLAYED_TRIALS = 2  # with the first weights, and with others, that a replay has to answer right before it is timed
 
 
 class DeviceWorkers(Workers):
@@ -245,7 +245,7 @@ class DeviceClockwork(Clockwork):
         """The replay of a candidate, if it answers right. Why it has none becomes a remark."""
         if not isinstance(side, DeviceSide) or not is_foreign(side.name):
             return None
-        pool = self._pool(check_set, 0, _EMPTY_CALLS)
+        pool = self._pool(check_set, 0, self._few_calls(check_set))
         assert isinstance(pool, DevicePool)
         assert isinstance(self._workers, DeviceWorkers)
         pool.refill([0])
@@ -269,28 +269,33 @@ class DeviceClockwork(Clockwork):
         Raises:
             WorkerFailed: the worker died, raised or hung.
         """
-        pool = self._pool(check_set, 0, _EMPTY_CALLS)
+        calls = self._few_calls(check_set)
+        pool = self._pool(check_set, 0, calls)
         side.enter(pool)
-        pool.refill(range(_EMPTY_CALLS))
-        window = side.window(np.arange(_EMPTY_CALLS), [0, 1], call_timeout_s=self._settings.call_timeout_s)
+        pool.refill(range(calls))
+        window = side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
         self.remarks["device-clock"] += f"; in its own process a call took {1e3 * window.mean_ms:.3g} us"
         return window.outputs[0], window.outputs[1]
 
     def _see_right(self, replay: ReplaySide, pool: DevicePool, check_set: CheckSet) -> None:
-        """Check that a replay answers right: what is launched in other ways is not recorded.
+        """Check that a replay answers right, with other weights too.
+
+        What is launched in other ways is not recorded, and neither is what is made of new weights once.
 
         Raises:
             CannotReplay: it does not.
         """
-        trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]
-        if any(trial.draws for trial in trials):
+        plain = [trial for trial in check_set.trials[0] if trial.partner is None]
+        if any(trial.draws for trial in plain):
             raise CannotReplay("its outputs are random")
+        trials = [trial for trial in plain if trial.weights == 0][:_REPLAYED_TRIALS]
+        trials += [trial for trial in plain if trial.weights][:_REPLAYED_TRIALS]
         tolerance, timeout_s = self._problem.meta.tolerance.scale, self._settings.call_timeout_s
         options: dict[str, Any] = {"tolerance_scale": tolerance, "call_timeout_s": timeout_s}
         checker = Checker(replay, pool, Plan(4, pool.slots), reduced_precision=True, judge=self.judge(), **options)
         try:
             replay.enter(pool)
-            found = checker.check(trials[:_REPLAYED_TRIALS], passes=1).judgement
+            found = checker.check(trials, passes=1).judgement
         except WorkerFailed as failed:
             raise CannotReplay(f"its replay failed: {failed.failure.message}") from None
         if found.status is not None:
@@ -299,13 +304,22 @@ class DeviceClockwork(Clockwork):
     def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
         """See :meth:`Clockwork.empty_call_ms`. The limit is a control chart's, over the session."""
         chart = self._charts.setdefault(check_set.id, Chart())
-        pool = self._pool(check_set, 0, _EMPTY_CALLS)
-        while not chart.add(self._measured_empty(pool)):
+        calls = self._few_calls(check_set)
+        pool = self._pool(check_set, 0, calls)
+        while not chart.add(self._measured_empty(pool, calls)):
             pass  # at most once: the second group is taken
         return chart.mean, chart.upper
 
-    def _measured_empty(self, pool: Slots) -> list[float]:
+    def _few_calls(self, check_set: CheckSet) -> int:
+        """Calls of a window that is not a turn: fewer where inputs are large."""
+        slot_bytes, room = self._room(check_set.variants[0])
+        return max(min(_EMPTY_CALLS, room // slot_bytes), _FEWEST_CALLS)
+
+    def _measured_empty(self, pool: Slots, calls: int) -> list[float]:
         """Mean ms of empty calls in some windows, after one that is not counted."""
+        if self._empty is not None and not self._empty.client.worker.alive():
+            self._empty.end()
+            self._empty = None
         if self._empty is None:
             side = self._workers.bare("empty")
             assert isinstance(side, DeviceSide)
@@ -313,7 +327,7 @@ class DeviceClockwork(Clockwork):
             self._empty = side
         assert isinstance(pool, DevicePool)
         self._empty.enter(pool)
-        order, timeout_s = np.arange(_EMPTY_CALLS), self._settings.call_timeout_s
+        order, timeout_s = np.arange(calls), self._settings.call_timeout_s
         try:
             windows = [self._empty.window(order, [], call_timeout_s=timeout_s) for _ in range(_EMPTY_WINDOWS + 1)]
         except WorkerFailed as failed:

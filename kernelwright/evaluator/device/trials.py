@@ -19,6 +19,7 @@ class DeviceTrials:
         self._trials: dict[int, Trial] = {}  # by identity, which lasts while they are held
         self._inputs: dict[int, Memory] = {}
         self._expected: dict[tuple[int, int], Expected] = {}
+        self._rooms: dict[tuple[int, int], Memory] = {}
 
     def inputs(self, trial: Trial) -> Memory:
         """A trial's inputs, as they lie in a slot."""
@@ -46,10 +47,21 @@ class DeviceTrials:
             self._expected[key] = Expected(memory, 0, size, 2 * size, arrays.largest(dtype), unit, close)
         return self._expected[key]
 
+    def room(self, trial: Trial, j: int, size: int) -> Memory:
+        """Memory for a candidate's output ``j`` of ``size`` bytes; the same every time, or larger."""
+        key = self._hold(trial), j
+        kept = self._rooms.get(key)
+        if kept is None or kept.size < size:
+            if kept is not None:
+                self._keeper.release(kept)
+            kept = self._rooms[key] = self._keeper.allocate(size)
+        return kept
+
     def close(self) -> None:
         """Free the memory."""
         held = [*self._inputs.values(), *(expected.memory for expected in self._expected.values())]
-        self._inputs, self._expected, self._trials = {}, {}, {}
+        held += self._rooms.values()
+        self._inputs, self._expected, self._rooms, self._trials = {}, {}, {}, {}
         self._keeper.release(*held)
 
     def _hold(self, trial: Trial) -> int:
