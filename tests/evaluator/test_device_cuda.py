@@ -65,7 +65,8 @@ class ModelNew(nn.Module):
 # A copy of the weights, made anew when they have changed: a recorded call does not make it.
 REPACKED = LINEAR.replace("import torch\n", "import ctypes\nimport torch\n", 1).replace(
     "y = torch.empty",
-    "now = ctypes.c_float.from_address(self.linear.weight.data_ptr()).value\n"
+    "weight = self.linear.weight\n"
+    "        now = sum((ctypes.c_float * weight.numel()).from_address(weight.data_ptr()))\n"
     "        if now != getattr(self, 'first', None):\n"
     "            self.first, self.seen = now, self.linear.weight.clone()\n"
     "        y = torch.empty",

@@ -12,9 +12,9 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.config import Measurement, Settings
 from kernelwright.evaluator.cpu.turns import Turn
-from kernelwright.evaluator.verdict.progress import Progress
+from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
-from kernelwright.records import Candidate, TimingSample
+from kernelwright.records import Candidate, Status, TimingSample
 
 CHECK_SET = SimpleNamespace(variants=[SimpleNamespace(bytes_moved=1 << 20)], flops=1e6)
 PROBLEM = make_problem(SOFTMAX_PROBLEM, "softmax")
@@ -45,6 +45,7 @@ class DrawnClock:
         self.rng = np.random.default_rng(seed)
         self.workers, self.clockwork = self, self
         self.unavailable: dict[str, str] = {}
+        self.remarks: dict[str, str] = {}
         self.pairs = 0
 
     def twin(self, name: str, check_set: object) -> Side:
@@ -73,6 +74,32 @@ class DrawnClock:
             return Turn(made, tuple(samples), None, claims)
 
         yield SimpleNamespace(turn=turn)
+
+
+class SlowlyReadClock(DrawnClock):
+    """In some processes, numbered as they start, the candidate's outputs take a hundred times as long to read."""
+
+    def __init__(self, slow: set[int]) -> None:
+        super().__init__({"candidate": 1.5}, window=0.01, process=0.001, seed=0)
+        self.slow, self.started = slow, 0
+
+    @contextlib.contextmanager
+    def turns(self, sides, check_set, read_times, redraws):
+        reads_us = 1_000 if self.started in self.slow else 10
+        self.started += 1
+        with super().turns(sides, check_set, read_times, redraws) as drawn:
+
+            def turn(pair: int, process: int, phase: str) -> Turn:
+                ours, theirs = window_read_in(reads_us), window_read_in(10)
+                return drawn.turn(pair, process, phase)._replace(wrong=read_times.wrong(ours, theirs))
+
+            yield SimpleNamespace(turn=turn)
+
+
+def window_read_in(microseconds: float) -> SimpleNamespace:
+    """A window of calls of a millisecond, whose outputs of 4 KB took so long to read."""
+    outputs = {0: [SimpleNamespace(size=4096)]}
+    return SimpleNamespace(outputs=outputs, reads_ns=[1e3 * microseconds], durations_ns=[1e6])
 
 
 class Starts:
@@ -152,6 +179,28 @@ def test_the_bound_of_a_race_decides_whose_place_is_taken():
 
     assert won()
     assert not won(race_noise_bound=0.08)
+
+
+@pytest.mark.parametrize("slow", [{0}, {1, 2}])
+def test_a_confirmation_whose_outputs_become_slow_to_read_times_that_process_anew(slow):
+    clock = SlowlyReadClock(slow)
+    progress = confirmed_over(clock)
+    assert progress.timing.processes == clock.started - 1 >= 4
+    assert {sample.process for sample in progress.samples} == set(range(progress.timing.processes))
+    assert len({(sample.role, sample.process, sample.pair) for sample in progress.samples}) == len(progress.samples)
+
+
+def test_a_confirmation_is_refused_whose_outputs_are_slow_to_read_once_more():
+    for slow in ({0, 1}, {0, 2, 3}):
+        with pytest.raises(Refused, match="far longer to read") as refused:
+            confirmed_over(SlowlyReadClock(slow))
+        assert refused.value.status is Status.QUARANTINED
+
+
+def confirmed_over(clock: DrawnClock) -> Progress:
+    progress = Progress(own_kernels="any", timeable=True, screening=True)
+    Timekeeper(Settings(), PROBLEM, clock, Starts(), ("eager",)).confirm(candidate(), CHECK_SET, progress)
+    return progress
 
 
 def test_identical_code_is_hardly_ever_called_faster():

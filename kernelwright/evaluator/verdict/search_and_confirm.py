@@ -186,6 +186,8 @@ class Timekeeper:
         A control runs as well: a second process of the reference. Its ratio to the first is known to be one, so their
         difference shows how noisy the machine is. If they surely differ, the whole confirmation is void.
 
+        One process may have got memory that is slow to read, as in a search: once, its pair is timed anew.
+
         Args:
             until: deadline on the monotonic clock. After the first five process pairs none begins that would end later,
                 and a void confirmation is tried again only if there is time for it. If there are rivals as well, they
@@ -227,6 +229,7 @@ class Timekeeper:
         """The log-ratios of all process pairs, by role: baselines, rivals and the control."""
         values: dict[str, list[float]] = {}
         wanted, process, began = self._method.confirm_pairs, 0, monotonic()
+        anew = False
         while process < wanted:
             if process >= statistics.FIRST_PROCESS_PAIRS and (monotonic() - began) / process > until - monotonic():
                 break
@@ -235,6 +238,12 @@ class Timekeeper:
                 found = self._process_pair(candidate, check_set, process, progress, rivals)
             except RivalFailed:
                 del progress.samples[kept:]
+                continue
+            except Refused:
+                if anew or not progress.read_times.refused:
+                    raise
+                del progress.samples[kept:]
+                anew, progress.read_times = True, ReadTimes()
                 continue
             for name, value in found.items():
                 values.setdefault(name, []).append(value)
