@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from referee_candidates import RIGHT, elementwise
 from referee_problem_text import HEAD, TAIL
@@ -123,7 +121,7 @@ def claimed(softmax, monkeypatch):
         def scattered(timekeeper, turns, pair, process, phase, progress):
             taken = turn(timekeeper, turns, pair, process, phase, progress)
             log_ratio = 0.4 + scatter * (2 * (5 * pair % 12) / 11 - 1)
-            return {**taken, "candidate": 1.0, "eager": math.exp(log_ratio)}
+            return taken._replace(claims={**taken.claims, "eager": log_ratio})
 
         monkeypatch.setattr(Timekeeper, "_turn", scattered)
         verdict = softmax.judge(Candidate(problem_id=softmax.problem.id, source=RIGHT, backend="cpp")).verdict

@@ -85,8 +85,9 @@ def test_figures_of_machine_code_are_not_known_before_a_build():
     hidden = [
         e._replace(features={k: v for k, v in e.features.items() if k != "choice:LANES"}) for e in examples(law=1)
     ]
-    assert learn(hidden, "before").model is None
-    assert learn(hidden, "after").model is not None
+    before, after = (learn(hidden, known).rank_correlation for known in ("before", "after"))
+    assert before.median < 0.3  # chance alone, which orders these few kernels a little
+    assert after.low > 0.7
 
 
 def test_a_model_that_is_no_better_than_chance_is_not_used():
