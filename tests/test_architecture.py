@@ -65,11 +65,12 @@ EVALUATOR_FLOORS = {
     "worker": 5,
     "truth": 6,
     "own": 7,
-    "cpu": 8,
+    "timing": 8,
+    "cpu": 9,
     "device": 9,
     "verdict": 10,
 }
-# What knows that there are several clocks: the registry, and the clock of devices, which is made of the CPU's.
+# What knows that there are several clocks: the registry.
 KNOWS_CLOCKS = {"evaluator/verdict/clocks.py"}
 
 MOST_LINES, MOST_FUNCTION_LINES, MOST_NAMES = 500, 80, 30

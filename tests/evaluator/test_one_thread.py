@@ -9,7 +9,7 @@ PROGRAM = """
 import os
 import numpy as np
 from kernelwright.evaluator.accuracy import budget, redraws
-from kernelwright.evaluator.cpu import turns
+from kernelwright.evaluator.timing import turns
 
 def ticks():
     '''CPU time of all threads but this one, in clock ticks.'''

@@ -9,7 +9,7 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 from kernelwright.agents._mutations import MUTATIONS, mutate
 from kernelwright.agents.tester import OfflineTester, seed_faults
 from kernelwright.evaluator import Check
-from kernelwright.evaluator.cpu.check_stage import CheckStage
+from kernelwright.evaluator.timing.check_stage import CheckStage
 from kernelwright.records import Candidate, InputGenerator, InputPattern, Status
 from kernelwright.records.problems import archive_id
 

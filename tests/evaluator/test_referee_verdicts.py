@@ -12,9 +12,9 @@ from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.errors import InvalidReferenceError, MissingToolError
 from kernelwright.evaluator import Check, Confirm, Referee, Search
-from kernelwright.evaluator.cpu.turn_setup import Clockwork
-from kernelwright.evaluator.cpu.turns import ReadTimes, Turns
 from kernelwright.evaluator.figures import intervals as statistics
+from kernelwright.evaluator.timing.clockwork import Clockwork
+from kernelwright.evaluator.timing.turns import ReadTimes, Turns
 from kernelwright.evaluator.truth import oracle_client as asking
 from kernelwright.evaluator.verdict import stages
 from kernelwright.evaluator.verdict.stages import Stages

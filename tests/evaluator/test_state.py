@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from kernelwright.evaluator.cpu.state import are_dense, may_write, mixed, places_from_claims, write_state
+from kernelwright.evaluator.timing.state import are_dense, may_write, mixed, places_from_claims, write_state
 from kernelwright.evaluator.wire.tensors import TensorSpec, place
 
 SPECS = place([TensorSpec("matrix", "float32", (3, 4), (4, 1)), TensorSpec("bias", "float32", (5,), (1,))])[0]

@@ -11,9 +11,9 @@ import pytest
 
 from kernelwright.evaluator.accuracy.judging import compare_layout
 from kernelwright.evaluator.accuracy.redraws import Redraws
-from kernelwright.evaluator.cpu.turns import Comparison, ReadTimes
 from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evaluator.host.door import Window
+from kernelwright.evaluator.timing.turns import Comparison, ReadTimes
 from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import Interval, Speedup, Status, Timing

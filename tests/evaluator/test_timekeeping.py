@@ -11,7 +11,7 @@ import pytest
 from referee_small_problems import SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.config import Measurement, Settings
-from kernelwright.evaluator.cpu.turns import Turn
+from kernelwright.evaluator.timing.turns import Turn
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 from kernelwright.records import Candidate, Status, TimingSample

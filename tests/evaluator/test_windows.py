@@ -9,8 +9,8 @@ import pytest
 
 from kernelwright.evaluator.accuracy.budget import Reduction
 from kernelwright.evaluator.accuracy.trials import Trial, Truth
-from kernelwright.evaluator.cpu.checking import Checker
-from kernelwright.evaluator.cpu.turns import Comparison, Plan, ReadTimes, Turns
+from kernelwright.evaluator.timing.checking import Checker
+from kernelwright.evaluator.timing.turns import Comparison, Plan, ReadTimes, Turns
 from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.evaluator.wire.tensors import TensorSpec
 from kernelwright.records import Status

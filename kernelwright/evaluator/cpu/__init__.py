@@ -1,1 +1,1 @@
-"""The clock of this CPU: doors, inputs, turns, the check."""
+"""The clock of this CPU: doors, inputs in shared memory, samples of where time goes, data races."""

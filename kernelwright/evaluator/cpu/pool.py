@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,42 +11,13 @@ from kernelwright.evaluator.accuracy import distributions
 from kernelwright.evaluator.accuracy.quantiles import quantiles
 from kernelwright.evaluator.accuracy.trials import CANARY, PROBES, Trial, Variant, write_tensor
 from kernelwright.evaluator.cpu.fresh import FreshLibrary, Pieces
+from kernelwright.evaluator.timing.slots import Draw
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.records import InputDomain
 from kernelwright.sandbox import SharedMemory
 
 _SMALL_SLOT = 16 << 10  # bytes; in larger slots, looking at everything costs a worker more than it could gain
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
-
-Draw = Callable[[int], np.ndarray]
-
-
-class Slots(Protocol):
-    """Input slots of one variant, wherever they lie."""
-
-    variant: Variant
-    slots: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of all slots."""
-        ...
-
-    def close(self) -> None:
-        """Free the slots."""
-        ...
-
-    def refill(self, slots: Sequence[int] | np.ndarray) -> object:
-        """Put fresh data into ``slots``. No worker that has mapped them may be running."""
-        ...
-
-    def place(self, trials: Mapping[int, Trial]) -> None:
-        """Put the data of trials into slots."""
-        ...
-
-    def label(self, slot: int) -> str:
-        """The distribution that a slot holds."""
-        ...
 
 
 class Source:

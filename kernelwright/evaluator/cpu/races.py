@@ -22,12 +22,12 @@ from kernelwright.evaluator.builds.builder import BuildOutcome, BuildService
 from kernelwright.evaluator.builds.openmp import asks_for_threads, lacking, unwatched
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.cpu.turn_setup import Clockwork
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.own.ghost import undefined_symbols
 from kernelwright.evaluator.profile.text import plain, plural
+from kernelwright.evaluator.timing.clockwork import Clockwork
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Candidate
 from kernelwright.sandbox import Limits

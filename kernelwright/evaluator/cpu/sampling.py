@@ -10,10 +10,10 @@ import numpy as np
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.share import ShareSampler
 from kernelwright.evaluator.cpu.side import Side
-from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.host.door import Meanwhile
 from kernelwright.evaluator.own.evidence import Shares, are_looked_up, is_compared, is_decided
 from kernelwright.evaluator.own.shares import Share
+from kernelwright.evaluator.timing.turns import Plan
 
 _MOST_WINDOWS = 1000  # of known inputs: their calls are short if answers are kept,
 _WINDOW_S = 0.001  # and windows of a few short calls end before a look that began in them: so windows are made longer

@@ -11,11 +11,11 @@ import numpy as np
 from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.cpu.pool import Pool
 from kernelwright.evaluator.cpu.rest_watch import Watch
-from kernelwright.evaluator.cpu.state import Place, are_dense, may_write, places_from_claims, write_state
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.door import Door, Window
 from kernelwright.evaluator.host.host import Host, Program
 from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
+from kernelwright.evaluator.timing.state import Place, are_dense, may_write, places_from_claims, write_state
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.sandbox import SharedMemory

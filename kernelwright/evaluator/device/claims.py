@@ -10,9 +10,9 @@ import numpy as np
 from kernelwright.evaluator.accuracy import budget
 from kernelwright.evaluator.accuracy.judging import Judge
 from kernelwright.evaluator.accuracy.trials import PROBES, Trial, data_of
-from kernelwright.evaluator.cpu.turns import Comparison
 from kernelwright.evaluator.device.keeper_client import Expected, Keeper, Memory, Placed
 from kernelwright.evaluator.device.trials import DeviceTrials
+from kernelwright.evaluator.timing.turns import Comparison
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import OutputClaim
 

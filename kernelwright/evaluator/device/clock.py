@@ -17,14 +17,6 @@ import numpy as np
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
-from kernelwright.evaluator.cpu.check_stage import CheckStage
-from kernelwright.evaluator.cpu.checking import Checker
-from kernelwright.evaluator.cpu.clock import CpuClock
-from kernelwright.evaluator.cpu.instruments import Instruments
-from kernelwright.evaluator.cpu.pool import Slots
-from kernelwright.evaluator.cpu.turn_setup import Clockwork
-from kernelwright.evaluator.cpu.turns import OVERWRITTEN, Comparison, Plan, ReadTimes, Turns, meet
-from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.device.asker import DeviceAsker
 from kernelwright.evaluator.device.claims import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.examine import Examiner
@@ -46,10 +38,18 @@ from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEvents, parse_claims
 from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
 from kernelwright.evaluator.profile.winner import Faults, Winner
+from kernelwright.evaluator.timing.check_stage import CheckStage
+from kernelwright.evaluator.timing.checking import Checker
+from kernelwright.evaluator.timing.clock import Clock
+from kernelwright.evaluator.timing.clockwork import Clockwork
+from kernelwright.evaluator.timing.slots import Slots
+from kernelwright.evaluator.timing.turns import OVERWRITTEN, Comparison, Plan, ReadTimes, Turns, meet
+from kernelwright.evaluator.timing.workers import Workers
 from kernelwright.evaluator.truth.oracle_client import Asker
 from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import OutputClaim, WorkerFailed
 from kernelwright.evaluator.wire.roles import is_foreign
+from kernelwright.evaluator.worker.guard import GuardLibrary
 from kernelwright.records import Problem, Profile, Status
 
 __all__ = ["DeviceClock"]
@@ -149,8 +149,8 @@ class DeviceTurns(Turns):
 class DeviceClockwork(Clockwork):
     """Windows on a device, and a floor by its measured ceilings."""
 
-    def __init__(self, instruments: Instruments, workers: Workers, problem: Problem) -> None:
-        super().__init__(instruments, workers, problem)
+    def __init__(self, workers: Workers, problem: Problem) -> None:
+        super().__init__(workers, problem)
         self._host = workers.host
         self._device = workers.device
         self._charts: dict[str, Chart] = {}
@@ -343,20 +343,22 @@ class DeviceCheckStage(CheckStage):
         return self._clockwork.judge()
 
 
-class DeviceClock(CpuClock):
+class DeviceClock(Clock):
     """Checks and times candidates of one problem on a device."""
 
     sanitizes = True
 
     def __init__(
-        self, host: Host, instruments: Instruments, problem: Problem, on_stage: Callable[[str], None], device: Device
+        self, host: Host, guard: GuardLibrary, problem: Problem, on_stage: Callable[[str], None], device: Device
     ) -> None:
-        self.device = device
+        self._device_workers = DeviceWorkers(host, problem, on_stage, device)
         self._askers: list[DeviceAsker] = []
-        super().__init__(host, instruments, problem, on_stage)
+        clockwork = DeviceClockwork(self._device_workers, problem)
+        checks = DeviceCheckStage(guard, host.settings, problem, clockwork)
+        super().__init__(host, problem, self._device_workers, clockwork, checks)
 
     def asker(self, client: Client) -> Asker:
-        """See :meth:`CpuClock.asker`. Outputs that are random are judged on the host."""
+        """See :meth:`Clock.asker`. Outputs that are random are judged on the host."""
         if self._problem.meta.randomness == "distribution":
             return super().asker(client)
         keeper = Station.of(self._host, self.device).keeper
@@ -364,21 +366,11 @@ class DeviceClock(CpuClock):
         return self._askers[-1]
 
     def end(self) -> None:
-        """See :meth:`CpuClock.end`."""
+        """See :meth:`Clock.end`."""
         super().end()
         askers, self._askers = self._askers, []
         for asker in askers:
             asker.free()
-
-    def _make_workers(self, problem: Problem, on_stage: Callable[[str], None]) -> Workers:
-        self._device_workers = DeviceWorkers(self._host, problem, on_stage, self.device)
-        return self._device_workers
-
-    def _make_clockwork(self, problem: Problem) -> Clockwork:
-        return DeviceClockwork(self._instruments, self.workers, problem)
-
-    def _make_checks(self, problem: Problem) -> CheckStage:
-        return DeviceCheckStage(self._instruments, self._host.settings, problem, self.clockwork)
 
     def own_shares(self, side: Seat, windows: tuple[Slots, Plan]) -> Shares:
         """No shares: samples of a worker say nothing about its device. A traced call asks its profiler instead."""
@@ -389,7 +381,7 @@ class DeviceClock(CpuClock):
         return None
 
     def share_beside(self, side: Seat, ghost: Seat, check_set: CheckSet, windows: tuple[Slots, Plan]) -> Share | None:
-        """See :meth:`CpuClock.share_beside`. What the ghost takes is the work of others."""
+        """See :meth:`Clock.share_beside`. What the ghost takes is the work of others."""
         empty_ms, most_ms = self.clockwork.empty_call_ms(check_set)
         pool = self.clockwork.pool(check_set, 0)  # the windows' own may have been replaced by a larger one
         calls = np.arange(min(pool.slots, _EMPTY_CALLS))
@@ -407,7 +399,7 @@ class DeviceClock(CpuClock):
         return Share(1.0 - others, others, 0.0, 0.0, _SHARE_SAMPLES)
 
     def device_kernels(self, side: Seat) -> tuple[KernelEvents, ...]:
-        """See :meth:`CpuClock.device_kernels`."""
+        """See :meth:`Clock.device_kernels`."""
         try:
             side.leave(timeout_s=self._timeout_s)
             return parse_claims(side.client.request("kernels", timeout_s=SETUP_TIMEOUT_S).get("kernels"))
@@ -415,7 +407,7 @@ class DeviceClock(CpuClock):
             return ()
 
     def trace(self, side: Seat, windows: tuple[Slots, Plan]) -> dict[str, Any]:
-        """See :meth:`CpuClock.trace`."""
+        """See :meth:`Clock.trace`."""
         assert isinstance(side, DeviceSide)
         side.freeze()
         windows[0].refill([0])

@@ -16,9 +16,9 @@ import numpy as np
 from kernelwright.evaluator.accuracy import distributions
 from kernelwright.evaluator.accuracy.quantiles import quantiles
 from kernelwright.evaluator.accuracy.trials import PROBES, Trial, Variant
-from kernelwright.evaluator.cpu.pool import Draw
 from kernelwright.evaluator.device.keeper_client import Keeper, Memory
 from kernelwright.evaluator.device.trials import DeviceTrials
+from kernelwright.evaluator.timing.slots import Draw
 from kernelwright.evaluator.wire import keeper as wire
 from kernelwright.evaluator.wire import tensors
 from kernelwright.records import InputDomain

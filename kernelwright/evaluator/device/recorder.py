@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from kernelwright.evaluator.accuracy.trials import Variant
-from kernelwright.evaluator.cpu.state import Place, places_from_claims, values_of
 from kernelwright.evaluator.device.keeper_client import Memory
 from kernelwright.evaluator.device.pool import DevicePool
 from kernelwright.evaluator.device.queue import QueueWindow
@@ -23,6 +22,7 @@ from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.host import Host, Program
 from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S
+from kernelwright.evaluator.timing.state import Place, places_from_claims, values_of
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.sandbox import product_memfd
 

@@ -9,7 +9,7 @@ from threading import Event, Lock
 
 from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.host.host import Host, pinned
-from kernelwright.evaluator.verdict.clocks import Clock
+from kernelwright.evaluator.timing.clock import Clock
 
 
 class Beside:

@@ -9,12 +9,10 @@ from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.device.clock import DeviceClock
 from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.host.host import Host
+from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.records import Backend, Problem
 
-__all__ = ["Clock", "Clocks", "checked_by"]
-
-# The type of any clock: the CPU's class, whose interface all others share.
-Clock = CpuClock
+__all__ = ["Clocks", "checked_by"]
 
 _HELPED_BY = {"triton": "interpreter", "cuda": "emulator"}  # how kernels run without their device
 
@@ -37,9 +35,13 @@ class Clocks:
     def on(self, device: Device) -> Clock:
         """The clock of a device."""
         if device not in self._clocks:
-            given = self._host, self._instruments, self._problem, self._on_stage
-            self._clocks[device] = DeviceClock(*given, device) if device.is_apart else CpuClock(*given)
+            self._clocks[device] = self._make(device)
         return self._clocks[device]
+
+    def _make(self, device: Device) -> Clock:
+        if device.is_apart:
+            return DeviceClock(self._host, self._instruments.guard, self._problem, self._on_stage, device)
+        return CpuClock(self._host, self._instruments, self._problem, self._on_stage)
 
     def of(self, backend: Backend) -> Clock:
         """The clock that checks candidates of a backend, and times them if their kernels run natively."""

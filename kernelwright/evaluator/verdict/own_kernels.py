@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.pool import Slots
-from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.own.evidence import Evidence, Shares
 from kernelwright.evaluator.own.trace import Trace
 from kernelwright.evaluator.screen import screening
-from kernelwright.evaluator.verdict.clocks import Clock
+from kernelwright.evaluator.timing.clock import Clock
+from kernelwright.evaluator.timing.slots import Slots
+from kernelwright.evaluator.timing.turns import Plan
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.verdict.refusals import refuse
 from kernelwright.evaluator.verdict.replay import Replay

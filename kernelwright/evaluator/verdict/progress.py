@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from kernelwright import inline
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.builds.gpu_resources import Launch
-from kernelwright.evaluator.cpu.turns import ReadTimes
 from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.evaluator.profile.events import KernelEvents
+from kernelwright.evaluator.timing.turns import ReadTimes
 from kernelwright.evaluator.wire.claims import Failure
 from kernelwright.records import Correctness, Finding, Profile, Stage, Status, Timing, TimingSample
 from kernelwright.records.problems import OwnKernels

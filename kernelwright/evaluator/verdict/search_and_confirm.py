@@ -18,11 +18,11 @@ import numpy as np
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.turn_setup import FLOOR_SHARE
-from kernelwright.evaluator.cpu.turns import ReadTimes, Turn, Turns
 from kernelwright.evaluator.figures import intervals as statistics
 from kernelwright.evaluator.host.seat import Seat
-from kernelwright.evaluator.verdict.clocks import Clock
+from kernelwright.evaluator.timing.clock import Clock
+from kernelwright.evaluator.timing.clockwork import FLOOR_SHARE
+from kernelwright.evaluator.timing.turns import ReadTimes, Turn, Turns
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.progress import Progress, Refused
 from kernelwright.evaluator.verdict.refusals import refuse

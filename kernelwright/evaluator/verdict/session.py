@@ -137,7 +137,7 @@ class ProblemSession:
         """
         check_set = self.prepare_for(backend)
         with self._beside.lane():
-            return self._clocks.of(backend).empty_call_ms(check_set)
+            return self._clocks.of(backend).clockwork.empty_call_ms(check_set)
 
     def compile_ahead(self, backend: Backend) -> None:
         """Begin to compile the torch.compile baselines that a backend's candidates are timed beside; returns at once.

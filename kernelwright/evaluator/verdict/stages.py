@@ -11,15 +11,16 @@ from time import monotonic
 from kernelwright import inline
 from kernelwright.errors import MachineError, SandboxError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.pool import Slots
 from kernelwright.evaluator.cpu.races import RaceStage
-from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.device import CPU
 from kernelwright.evaluator.host.host import Host
 from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.profile.winner import Winner
-from kernelwright.evaluator.verdict.clocks import Clock, Clocks
+from kernelwright.evaluator.timing.clock import Clock
+from kernelwright.evaluator.timing.slots import Slots
+from kernelwright.evaluator.timing.turns import Plan
+from kernelwright.evaluator.verdict.clocks import Clocks
 from kernelwright.evaluator.verdict.interface import Check, Confirm, Search
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.own_kernels import ask_for_own_kernels

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from kernelwright.errors import SandboxError
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.host.client import Builder, Client
-from kernelwright.evaluator.host.device import CPU, Device
+from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.host.door import Door
-from kernelwright.evaluator.host.host import COMPILER, ORACLE, RUNNER, Host, Program
+from kernelwright.evaluator.host.host import Host, Program
 from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
 from kernelwright.evaluator.truth.errors import reference_error
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.evaluator.wire.roles import compile_mode, is_compiled, is_foreign
+from kernelwright.evaluator.wire.roles import compile_mode, is_compiled
 from kernelwright.records import Problem
 
 
-class Workers:
+class Workers(ABC):
     """Makes sides for one problem and keeps its twins alive between candidates."""
 
-    _oracle_entry = ORACLE
-
-    def __init__(self, host: Host, problem: Problem, on_stage: Callable[[str], None], device: Device = CPU) -> None:
+    def __init__(self, host: Host, problem: Problem, on_stage: Callable[[str], None], device: Device) -> None:
         """``device``: what its workers compute on."""
         self.host = host
         self.device = device
@@ -84,9 +82,6 @@ class Workers:
             raise reference_error(self._problem, failed, output=output) from None
         return client
 
-    def _open(self, client: Client) -> None:
-        """Let an oracle open what it computes on: this CPU is open."""
-
     def twin(self, name: str, check_set: CheckSet) -> Seat:
         """A fresh worker of the reference for a baseline, set up with the first variant and weights.
 
@@ -145,9 +140,19 @@ class Workers:
         )
         return self._seat(name, client)
 
+    @property
+    @abstractmethod
+    def _oracle_entry(self) -> str:
+        """The function that an oracle runs."""
+
+    @abstractmethod
+    def _open(self, client: Client) -> None:
+        """Let an oracle open what it computes on."""
+
+    @abstractmethod
     def _entry(self, *, compiles: bool) -> str:
         """The function that a worker runs."""
-        return COMPILER if compiles else RUNNER
 
+    @abstractmethod
     def _seat(self, name: str, client: Client) -> Seat:
-        return Side(name, client, Door(self.host.door_library), watched=is_foreign(name))
+        """The seat of a started worker."""

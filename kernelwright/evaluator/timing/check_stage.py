@@ -9,14 +9,14 @@ from typing import NamedTuple
 from kernelwright.config import Settings
 from kernelwright.evaluator.accuracy.judging import Judge, Judgement
 from kernelwright.evaluator.accuracy.trials import OWN, CheckSet
-from kernelwright.evaluator.cpu.checking import Checker, worse
-from kernelwright.evaluator.cpu.checking import Finding as Checked
-from kernelwright.evaluator.cpu.instruments import Instruments
-from kernelwright.evaluator.cpu.pool import Slots
-from kernelwright.evaluator.cpu.turn_setup import Clockwork
-from kernelwright.evaluator.cpu.turns import Plan
 from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
+from kernelwright.evaluator.timing.checking import Checker, worse
+from kernelwright.evaluator.timing.checking import Finding as Checked
+from kernelwright.evaluator.timing.clockwork import Clockwork
+from kernelwright.evaluator.timing.slots import Slots
+from kernelwright.evaluator.timing.turns import Plan
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
+from kernelwright.evaluator.worker.guard import GuardLibrary
 from kernelwright.records import Correctness, Problem, Status
 
 __all__ = ["CheckReport", "CheckStage"]
@@ -45,8 +45,9 @@ class CheckReport(NamedTuple):
 class CheckStage:
     """Checks candidates of one problem on one device."""
 
-    def __init__(self, instruments: Instruments, settings: Settings, problem: Problem, clockwork: Clockwork) -> None:
-        self._instruments = instruments
+    def __init__(self, guard: GuardLibrary, settings: Settings, problem: Problem, clockwork: Clockwork) -> None:
+        """``guard`` poisons and guards a worker's memory."""
+        self._guards = guard
         self._settings = settings
         self._problem = problem
         self._clockwork = clockwork
@@ -167,7 +168,7 @@ class CheckStage:
             WorkerFailed: it wrote outside of its tensors.
         """
         side.leave(timeout_s=self._settings.call_timeout_s)
-        library = [] if byte is None else [self._instruments.guard.memfd()]
+        library = [] if byte is None else [self._guards.memfd()]
         try:
             reply = side.client.request("guard", timeout_s=SETUP_TIMEOUT_S, fds=library, byte=byte)
         finally:

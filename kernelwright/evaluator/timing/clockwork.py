@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,26 +11,22 @@ import numpy as np
 
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant, is_structured
-from kernelwright.evaluator.cpu.drawer import Drawer
-from kernelwright.evaluator.cpu.instruments import Instruments
-from kernelwright.evaluator.cpu.pool import Draw, Pool, Slots, Source
-from kernelwright.evaluator.cpu.side import Reading, Side
-from kernelwright.evaluator.cpu.turns import Comparison, Plan, ReadTimes, Turns, plan
-from kernelwright.evaluator.cpu.workers import Workers
 from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.timing.drawer import Drawer
+from kernelwright.evaluator.timing.slots import Draw, Slots
+from kernelwright.evaluator.timing.turns import Comparison, Plan, ReadTimes, Turns, plan
+from kernelwright.evaluator.timing.workers import Workers
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import is_compiled, is_foreign
 from kernelwright.records import Problem
 
 _COMPILE_TIMEOUT_S = 180.0
-_WARM_CALLS = 8
+WARM_CALLS = 8
 _UNTIMED_CALLS = 64  # most calls of a window on shapes that are checked and never timed
-_FLOOR_WINDOWS = 5
-_FLOOR_CALLS = 256
 FLOOR_SHARE = 0.9  # of the time that reading the inputs takes: no correct kernel is faster
 
 
-class Clockwork:
+class Clockwork(ABC):
     """Hands out windows and turns for one problem.
 
     Attributes:
@@ -37,22 +34,19 @@ class Clockwork:
         remarks: how candidates were timed, by the rule of a finding.
     """
 
-    def __init__(self, instruments: Instruments, workers: Workers, problem: Problem) -> None:
-        self._instruments = instruments
+    def __init__(self, workers: Workers, problem: Problem) -> None:
         self._settings = workers.host.settings
         self._workers = workers
         self._problem = problem
         self._drawers: list[Drawer] = []
-        self._sources: dict[tuple[str, int], Source] = {}
         self._pools: dict[tuple[str, int], Slots] = {}
         self._eager_ms: float | None = None
-        self._floors: dict[str, float] = {}
         self.unavailable: dict[str, str] = {}
         self.remarks: dict[str, str] = {}
 
     def close(self) -> None:
         """Free the pools and end their drawers."""
-        pools, self._pools, self._sources = self._pools, {}, {}
+        pools, self._pools = self._pools, {}
         drawers, self._drawers = self._drawers, []
         for pool in pools.values():
             pool.close()
@@ -71,7 +65,7 @@ class Clockwork:
             WorkerFailed: the worker died, raised or hung.
         """
         variant = check_set.variants[index]
-        pool = self._pool(check_set, index, _WARM_CALLS)
+        pool = self._pool(check_set, index, WARM_CALLS)
         mean_ms = self._first_calls(side, pool)
         slowest_ms = max(mean_ms, self._eager_ms or 0.0) if index == 0 else mean_ms
         wanted = self._plan(mean_ms, slowest_ms, variant)
@@ -99,36 +93,13 @@ class Clockwork:
         pool = self._pools.get((check_set.id, 0))
         return 0 if pool is None else pool.size
 
+    @abstractmethod
     def floor_ms(self, check_set: CheckSet, *, anew: bool = False) -> float:
-        """The time in ms that reading the inputs takes through the same door: no correct kernel can be faster.
+        """The least time in ms that a correct kernel can take on the timed shape; 0 if it is not known.
 
-        Only those float inputs count in which every element matters. A worker of the referee's own measures it once for
-        each check set. ``anew`` measures again, and the lesser time counts then: the machine may have been slow.
+        Args:
+            anew: measure it again, and take the lesser time: the machine may have been slow.
         """
-        if check_set.id not in self._floors or anew:
-            found = self._measure_floor(check_set) if check_set.read else 0.0
-            self._floors[check_set.id] = min(found, self._floors.get(check_set.id, found))
-        return self._floors[check_set.id]
-
-    def _measure_floor(self, check_set: CheckSet) -> float:
-        pool = self._pool(check_set, 0, _WARM_CALLS)
-        side = self._workers.bare("floor")
-        assert isinstance(side, Side)
-        assert isinstance(pool, Pool)
-        try:
-            means = []
-            for reading in (Reading((), False), Reading(check_set.read, False), Reading(check_set.read, True)):
-                side.enter(pool, only_reading=reading)
-                order = np.random.default_rng().permutation(pool.slots)[:_FLOOR_CALLS]
-                windows = [
-                    side.door.window(side.client, order, [], [64], call_timeout_s=self._settings.call_timeout_s)
-                    for _ in range(_FLOOR_WINDOWS + 1)
-                ]
-                means.append(min(window.mean_ms for window in windows[1:]))
-                side.leave(timeout_s=self._settings.call_timeout_s)
-            return max(min(means[1:]) - means[0], 0.0)
-        finally:
-            side.end()
 
     def compile_ahead(self, name: str, check_set: CheckSet) -> None:
         """Have the live twin of a compile baseline make its first call, so that it is ready when turns begin.
@@ -137,7 +108,7 @@ class Clockwork:
         """
         side = self._workers.live_twin(name, check_set)
         try:
-            self._first_calls(side, self._pool(check_set, 0, _WARM_CALLS))
+            self._first_calls(side, self._pool(check_set, 0, WARM_CALLS))
         except WorkerFailed:
             self._workers.drop(name)
         else:
@@ -157,7 +128,7 @@ class Clockwork:
         variant, settings = check_set.variants[0], self._settings
         try:
             null_ms, most_ms = self.empty_call_ms(check_set)
-            pool = self._pool(check_set, 0, _WARM_CALLS)
+            pool = self._pool(check_set, 0, WARM_CALLS)
             means = self._all_first_calls(sides, pool)
             self._eager_ms = means.get("eager", self._eager_ms)
             plan_ = self._plan(min(means.values()), max(means.values()), variant)
@@ -181,14 +152,13 @@ class Clockwork:
         finally:
             self._release(sides)
 
+    @abstractmethod
     def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
-        """What a call that computes nothing takes: mean and upper limit in ms.
+        """What a call that computes nothing takes on the timed shape: mean and upper limit in ms.
 
         Raises:
             MachineError: it cannot be measured.
         """
-        null_ms = self._instruments.null_ms()
-        return null_ms, null_ms
 
     def _comparison(self, check_set: CheckSet, redraws: Redraws | None) -> Comparison:
         """Compares outputs of timed calls; ``redraws`` if they are random."""
@@ -217,12 +187,9 @@ class Clockwork:
             pool = self._pools[key] = self._make_pool(check_set, index, slots)
         return pool
 
+    @abstractmethod
     def _make_pool(self, check_set: CheckSet, index: int, slots: int) -> Slots:
-        variant, key = check_set.variants[index], (check_set.id, index)
-        if key not in self._sources:
-            trials, draw = check_set.trials[index], self._draw(variant)
-            self._sources[key] = Source(variant, trials, self._instruments.fresh, draw)
-        return Pool(variant, self._sources[key], slots)
+        """A new pool of a variant."""
 
     def _draw(self, variant: Variant) -> Draw | None:
         """Fresh draws of ``get_inputs``, if an input can only be made so."""
@@ -250,10 +217,10 @@ class Clockwork:
     def _first_calls(self, side: Seat, pool: Slots) -> float:
         """A few calls on the pool; the worker stays at the door, frozen. Median latency in ms of the last half."""
         patience = _COMPILE_TIMEOUT_S if is_compiled(side.name) else self._settings.call_timeout_s
-        pool.refill(range(min(_WARM_CALLS, pool.slots)))
+        pool.refill(range(min(WARM_CALLS, pool.slots)))
         side.enter(pool)
-        window = side.window(np.arange(_WARM_CALLS) % pool.slots, [], call_timeout_s=patience)
-        return float(np.median(window.durations_ns[_WARM_CALLS // 2 :])) / 1e6
+        window = side.window(np.arange(WARM_CALLS) % pool.slots, [], call_timeout_s=patience)
+        return float(np.median(window.durations_ns[WARM_CALLS // 2 :])) / 1e6
 
     def _change_pool(self, side: Seat, pool: Slots) -> None:
         side.leave(timeout_s=self._settings.call_timeout_s)

@@ -20,11 +20,11 @@ from kernelwright.evaluator.accuracy import arrays, budget
 from kernelwright.evaluator.accuracy.judging import Judge, compare_layout
 from kernelwright.evaluator.accuracy.redraws import Redraws, alike_in_size, size_limits
 from kernelwright.evaluator.accuracy.trials import Trial, data_of, is_normal
-from kernelwright.evaluator.cpu.pool import Slots
-from kernelwright.evaluator.cpu.state import mixed
 from kernelwright.evaluator.figures.intervals import binomial_tail
 from kernelwright.evaluator.host.door import Window
 from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.timing.slots import Slots
+from kernelwright.evaluator.timing.state import mixed
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.records import Status, TimingSample

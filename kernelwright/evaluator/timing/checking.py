@@ -15,9 +15,9 @@ import numpy as np
 
 from kernelwright.evaluator.accuracy import budget, judging, randomness
 from kernelwright.evaluator.accuracy.trials import Trial
-from kernelwright.evaluator.cpu.pool import Slots
-from kernelwright.evaluator.cpu.turns import Plan, secret_calls
 from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.timing.slots import Slots
+from kernelwright.evaluator.timing.turns import Plan, secret_calls
 from kernelwright.records import Status
 
 _REVEALS = 2  # times that each trial is revealed
