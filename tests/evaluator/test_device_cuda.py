@@ -138,8 +138,12 @@ def test_a_kernel_that_writes_where_nothing_is_ends_its_worker_and_nobody_elses(
     assert judge(SOFTMAX, Check()).verdict.status is Status.PASSED
 
 
-def test_what_torch_computes_besides_keeps_the_bound(judge):
-    evaluation = judge(SOFTMAX.replace("return y", "return y + 0.0"))
+def test_what_torch_computes_besides_keeps_the_bound(device_referee):
+    """It computes less than in the reference: what does all of it is refused where calls are too short for a share."""
+    problem = make_problem(LINEAR_PROBLEM, "linear")
+    with device_referee.open(problem, backend="cuda", baselines=("eager",)) as session, unscreened(session):
+        source = LINEAR.replace("return y", "return y + 0.0")
+        evaluation = session.judge(Candidate(problem_id="linear", source=source, backend="cuda"))
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
     assert "certified bound: torch computes in its calls: aten.add" in said(evaluation, "device-clock")
 
