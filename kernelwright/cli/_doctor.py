@@ -43,7 +43,7 @@ class Check(NamedTuple):
 def doctor(common: Common, sandbox: str | None, prove_gpu: bool, minutes: float, output: Path) -> int:
     """Say what this machine can do. Exit code 3 if 'kernelwright optimize' cannot run as configured.
 
-    With --prove-gpu: right and wrong kernels, accuracy, seconds and attacks on the GPU; 3 if there is none.
+    --prove-gpu tests and times the referee on this machine's GPU. Exit code 3 without a GPU.
     """
     if prove_gpu:
         return _prove(common, minutes, output)

@@ -115,7 +115,7 @@ def _empty_us(context: Context, referee: Referee, operator: texts.Operator) -> d
 
 
 def accuracy(context: Context, tell: Tell) -> None:
-    """Eager operators: the referee's time beside that of a CUDA graph."""
+    """Time eager operators by the referee and by a CUDA graph."""
     with context.referee() as referee:
         for operator in texts.OPERATORS[:2] if context.small else texts.OPERATORS:
             problem = texts.problem_of(operator, small=context.small)

@@ -176,7 +176,7 @@ def kill_one(rng: random.Random) -> None:
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether a process was started by another one, at whatever distance."""
+    """Whether a process descends from another one."""
     while pid > 1:
         if pid == ancestor:
             return True

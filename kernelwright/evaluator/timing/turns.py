@@ -55,7 +55,7 @@ _TIED = 2
 _TIED_SHARE = 0.05
 _TIED_OUTPUTS = 2
 
-OVERWRITTEN = Status.REWARD_HACK, "its output lies where that of the call before lay, which it overwrites"
+OVERWRITTEN = Status.REWARD_HACK, "each call overwrites the output of the call before"
 
 
 class Plan(NamedTuple):
