@@ -15,7 +15,7 @@ from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import CPU
 from kernelwright.evaluator.host.door import Door
 from kernelwright.evaluator.host.host import COMPILER, ORACLE, RUNNER, Host
-from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.host.seat import Seat, WorkerSeat
 from kernelwright.evaluator.own.evidence import Shares
 from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.ceilings import kept_ceilings, measure_ceilings
@@ -44,7 +44,7 @@ class CpuWorkers(Workers):
     def _entry(self, *, compiles: bool) -> str:
         return COMPILER if compiles else RUNNER
 
-    def _seat(self, name: str, client: Client) -> Seat:
+    def _seat(self, name: str, client: Client) -> WorkerSeat:
         return Side(name, client, Door(self.host.door_library), watched=is_foreign(name))
 
 

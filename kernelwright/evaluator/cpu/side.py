@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from kernelwright.evaluator.cpu.rest_watch import Watch
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.door import Door, Window
 from kernelwright.evaluator.host.host import Host, Program
-from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, WorkerSeat
 from kernelwright.evaluator.timing.state import Place, are_dense, may_write, places_from_claims, write_state
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
@@ -30,7 +30,7 @@ class Reading(NamedTuple):
     abreast: bool
 
 
-class Side(Seat):
+class Side(WorkerSeat):
     """A worker, its door, and the slots that it has mapped.
 
     Attributes:
@@ -50,7 +50,7 @@ class Side(Seat):
     # ------------------------------------------------------------------------------------------ setting up
 
     def load(self, host: Host, program: Program) -> None:
-        """See :meth:`Seat.load`."""
+        """See :meth:`WorkerSeat.load`."""
         host.load(self.client, self.door, program)
 
     def _forget(self) -> None:
@@ -187,12 +187,11 @@ class Side(Seat):
             self._pool.copy_written(self._written, slots)
 
     @property
-    def writable(self) -> bool:
-        """Whether its weights can be written from outside."""
-        return self._places is not None
+    def writer(self) -> Callable[[np.ndarray], None] | None:
+        """See :attr:`Seat.writer`; none of the worker's code runs."""
+        return None if self._places is None else self._put_weights
 
-    def put_weights(self, drawn: np.ndarray) -> None:
-        """See :meth:`Seat.put_weights`; none of the worker's code runs."""
+    def _put_weights(self, drawn: np.ndarray) -> None:
         assert self._pool is not None
         assert self._places is not None
         self.freeze()
@@ -212,8 +211,8 @@ class Side(Seat):
             WorkerFailed: the worker died, raised or hung, or its tensors are not where it says.
         """
         assert self._pool is not None
-        if self.writable:
-            self.put_weights(self._pool.variant.weights[draw])
+        if (write := self.writer) is not None:
+            write(self._pool.variant.weights[draw])
             return
         self.thaw()
         try:

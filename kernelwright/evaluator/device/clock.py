@@ -32,7 +32,7 @@ from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import Device, read_state
 from kernelwright.evaluator.host.door import Window
 from kernelwright.evaluator.host.host import COMPILER_ON_DEVICE, ORACLE_ON_DEVICE, RUNNER_ON_DEVICE, Host
-from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat, WorkerSeat
 from kernelwright.evaluator.own.evidence import Shares
 from kernelwright.evaluator.own.shares import Share
 from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEvents, parse_claims
@@ -78,7 +78,7 @@ class DeviceWorkers(Workers):
     def _entry(self, *, compiles: bool) -> str:
         return COMPILER_ON_DEVICE if compiles else RUNNER_ON_DEVICE
 
-    def _seat(self, name: str, client: Client) -> Seat:
+    def _seat(self, name: str, client: Client) -> WorkerSeat:
         return DeviceSide(name, client, Station.of(self.host, self.device))
 
     def replay_of(self, side: DeviceSide, variant: Variant, pool: DevicePool) -> ReplaySide:

@@ -7,7 +7,7 @@ Weights are written into the arena by the keeper, so no code of the candidate's 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,16 +151,6 @@ class ReplaySide(QueuedSide):
         self._places = places
         self._replay: Replay | None = None
 
-    def load(self, host: Host, program: Program) -> None:
-        """Not possible: a replay holds its plan from the beginning."""
-        raise NotImplementedError
-
-    def _forget(self) -> None:
-        raise NotImplementedError
-
-    def _hand_weights(self, variant: Variant) -> Mapping[str, Any]:
-        raise NotImplementedError
-
     def freeze(self) -> None:
         """Nothing: it waits for the next window, and none of the candidate's code is on a processor."""
 
@@ -209,15 +199,14 @@ class ReplaySide(QueuedSide):
     def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
         """See :meth:`Seat.take_weights`; the keeper writes them."""
         assert self._pool is not None
-        self.put_weights(self._pool.variant.weights[draw])
+        self._put_weights(self._pool.variant.weights[draw])
 
     @property
-    def writable(self) -> bool:
-        """See :attr:`Seat.writable`."""
-        return True
+    def writer(self) -> Callable[[np.ndarray], None]:
+        """See :attr:`Seat.writer`."""
+        return self._put_weights
 
-    def put_weights(self, drawn: np.ndarray) -> None:
-        """See :meth:`Seat.put_weights`."""
+    def _put_weights(self, drawn: np.ndarray) -> None:
         assert self._pool is not None
         assert self._memory.address is not None
         by_name = {spec.name: spec for spec in self._pool.variant.state}

@@ -23,7 +23,7 @@ from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.door import Window
 from kernelwright.evaluator.host.host import LOAD_TIMEOUT_S, Host, Program
-from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat, WorkerSeat
 from kernelwright.evaluator.wire import queue as wire_queue
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import Failure, OutputClaim, WorkerFailed, readable
@@ -179,7 +179,7 @@ class QueuedSide(Seat):
         return WorkerFailed(Failure(kind, phase, message), self.name)
 
 
-class DeviceSide(QueuedSide):
+class DeviceSide(QueuedSide, WorkerSeat):
     """A worker on a device.
 
     It keeps the outputs of a window's calls, so fresh memory counts for all. torch.compile's graphs keep one: theirs
@@ -199,7 +199,7 @@ class DeviceSide(QueuedSide):
     # ------------------------------------------------------------------------------------------ setting up
 
     def load(self, host: Host, program: Program) -> None:
-        """See :meth:`Seat.load`."""
+        """See :meth:`WorkerSeat.load`."""
         self._load(host, program, ())
 
     def _load(self, host: Host, program: Program, before: Sequence[int], **more: Any) -> dict[str, Any]:

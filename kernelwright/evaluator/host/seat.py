@@ -7,7 +7,7 @@ referee prepare its data.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from kernelwright.evaluator.host.door import Window
 from kernelwright.evaluator.host.host import Host, Program
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed, readable
 
-__all__ = ["SETUP_TIMEOUT_S", "Seat"]
+__all__ = ["SETUP_TIMEOUT_S", "Seat", "WorkerSeat"]
 
 SETUP_TIMEOUT_S = 60.0
 _DYING_S = 0.25  # a killed worker is gone within this time, however large it is
@@ -27,56 +27,18 @@ _NAME_CHARS = 80  # of a name that a worker tells
 
 
 class Seat(ABC):
-    """A worker of a problem.
+    """What takes windows of a problem's calls.
 
     Attributes:
         name: role, as timing samples name it.
         client: the worker's socket.
         frozen: whether it is stopped at the moment.
-        renamed: names of the reference's tensors and of the worker's own ones that were matched by order.
     """
 
     def __init__(self, name: str, client: Client) -> None:
         self.name = name
         self.client = client
         self.frozen = False
-        self.renamed: list[tuple[str, str]] = []
-
-    # ------------------------------------------------------------------------------------------ setting up
-
-    @abstractmethod
-    def load(self, host: Host, program: Program) -> None:
-        """Hand the worker its program.
-
-        Raises:
-            WorkerFailed: it does not load.
-        """
-
-    def set_up(self, variant: Variant) -> None:
-        """Construct the module of one variant and give it the first draw of the weights.
-
-        Raises:
-            WorkerFailed: its constructor raises, or its parameters do not correspond.
-        """
-        self._forget()
-        self.client.request(
-            "construct",
-            timeout_s=SETUP_TIMEOUT_S,
-            init=variant.init,
-            variant=variant.constants,
-            plan=variant.plan.to_json(),
-        )
-        if variant.state:
-            reply = self._hand_weights(variant)
-            self.renamed = _pairs(reply.get("renamed"))
-
-    @abstractmethod
-    def _forget(self) -> None:
-        """Forget what belongs to an earlier variant."""
-
-    @abstractmethod
-    def _hand_weights(self, variant: Variant) -> Mapping[str, Any]:
-        """Give the worker all draws of the weights; its reply."""
 
     @abstractmethod
     def enter(self, pool: Any) -> None:
@@ -108,17 +70,12 @@ class Seat(ABC):
         """
 
     @property
-    def writable(self) -> bool:
-        """Whether its weights can be written from outside."""
-        return False
+    def writer(self) -> Callable[[np.ndarray], None] | None:
+        """Writes any weights, (state bytes,) uint8, into the frozen worker. None if only the worker can write them.
 
-    def put_weights(self, drawn: np.ndarray) -> None:
-        """Write any weights, (state bytes,) uint8, into the frozen worker, if it is :attr:`writable`.
-
-        Raises:
-            WorkerFailed: the worker died, or its tensors are not where it says.
+        It raises WorkerFailed if the worker died, or its tensors are not where it says.
         """
-        raise NotImplementedError
+        return None
 
     @abstractmethod
     def take_weights(self, draw: int, *, call_timeout_s: float) -> None:
@@ -162,6 +119,52 @@ class Seat(ABC):
     def end(self) -> None:
         """Kill the worker and free what was held for it."""
         self.client.close()
+
+
+class WorkerSeat(Seat):
+    """The seat of a worker that a program is handed to.
+
+    Attributes:
+        renamed: names of the reference's tensors and of the worker's own ones that were matched by order.
+    """
+
+    def __init__(self, name: str, client: Client) -> None:
+        super().__init__(name, client)
+        self.renamed: list[tuple[str, str]] = []
+
+    @abstractmethod
+    def load(self, host: Host, program: Program) -> None:
+        """Hand the worker its program.
+
+        Raises:
+            WorkerFailed: it does not load.
+        """
+
+    def set_up(self, variant: Variant) -> None:
+        """Construct the module of one variant and give it the first draw of the weights.
+
+        Raises:
+            WorkerFailed: its constructor raises, or its parameters do not correspond.
+        """
+        self._forget()
+        self.client.request(
+            "construct",
+            timeout_s=SETUP_TIMEOUT_S,
+            init=variant.init,
+            variant=variant.constants,
+            plan=variant.plan.to_json(),
+        )
+        if variant.state:
+            reply = self._hand_weights(variant)
+            self.renamed = _pairs(reply.get("renamed"))
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Forget what belongs to an earlier variant."""
+
+    @abstractmethod
+    def _hand_weights(self, variant: Variant) -> Mapping[str, Any]:
+        """Give the worker all draws of the weights; its reply."""
 
 
 def _pairs(claim: Any) -> list[tuple[str, str]]:

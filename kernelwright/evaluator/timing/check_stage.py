@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kernelwright.config import Settings
 from kernelwright.evaluator.accuracy.judging import Judge, Judgement
 from kernelwright.evaluator.accuracy.trials import OWN, CheckSet
-from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, WorkerSeat
 from kernelwright.evaluator.timing.checking import Checker, worse
 from kernelwright.evaluator.timing.checking import Finding as Checked
 from kernelwright.evaluator.timing.clockwork import Clockwork
@@ -52,7 +52,7 @@ class CheckStage:
         self._problem = problem
         self._clockwork = clockwork
 
-    def run(self, side: Seat, check_set: CheckSet, *, timeable: bool) -> CheckReport:
+    def run(self, side: WorkerSeat, check_set: CheckSet, *, timeable: bool) -> CheckReport:
         """Reveal all trials of all variants through the door; stop at the first window that is wrong.
 
         The first variant comes last, so that the worker is set up for timing.
@@ -99,7 +99,7 @@ class CheckStage:
         return CheckReport(correctness, refused, tuple(notes), (pool, plan))
 
     def _check_variant(
-        self, side: Seat, check_set: CheckSet, index: int, loads: dict[str, float], *, timeable: bool
+        self, side: WorkerSeat, check_set: CheckSet, index: int, loads: dict[str, float], *, timeable: bool
     ) -> tuple[Slots, Plan, Checked]:
         """Check one variant. The largest error by distribution goes into ``loads``."""
         if timeable:
@@ -120,7 +120,7 @@ class CheckStage:
             found._replace(judgement=worse(found.judgement, more.judgement), trials=found.trials + more.trials),
         )
 
-    def caught_by(self, side: Seat, check_set: CheckSet) -> dict[str, bool]:
+    def caught_by(self, side: WorkerSeat, check_set: CheckSet) -> dict[str, bool]:
         """For each generator of the check set's archive, whether its draws show that a worker's kernel is wrong.
 
         If the worker dies on a draw, its generator has shown it to be wrong, and later generators are left out.
@@ -148,7 +148,7 @@ class CheckStage:
         """Compares outputs with truths."""
         return Judge()
 
-    def _checker(self, side: Seat, pool: Slots, plan: Plan) -> Checker:
+    def _checker(self, side: WorkerSeat, pool: Slots, plan: Plan) -> Checker:
         tolerance = self._problem.meta.tolerance
         return Checker(
             side,
@@ -161,7 +161,7 @@ class CheckStage:
             judge=self._judge(),
         )
 
-    def _guard(self, side: Seat, pool: Slots, byte: int | None) -> None:
+    def _guard(self, side: WorkerSeat, pool: Slots, byte: int | None) -> None:
         """Poison a worker's tensors with ``byte`` and guard them for the first pass of a check; None ends that.
 
         Raises:
@@ -180,7 +180,7 @@ class CheckStage:
         side.enter(pool)
         side.freeze()
 
-    def allclose_on_its_own(self, side: Seat, check_set: CheckSet) -> bool:
+    def allclose_on_its_own(self, side: WorkerSeat, check_set: CheckSet) -> bool:
         """Whether a worker that is set up would be correct by KernelBench's rule: see ``Verdict.as_kernelbench``.
 
         Raises:
@@ -190,7 +190,7 @@ class CheckStage:
         own = [t for t in (*check_set.trials[0], *check_set.reserve) if t.distribution == OWN and t.weights == 0]
         return self._checker(side, pool, plan).allclose(own)
 
-    def answers_right(self, side: Seat, check_set: CheckSet) -> bool:
+    def answers_right(self, side: WorkerSeat, check_set: CheckSet) -> bool:
         """Whether a worker that is set up answers a few trials right."""
         pool, plan = self._clockwork.untimed(side, check_set, 0, _UNTIMED_CALLS)
         trials = [trial for trial in check_set.trials[0] if trial.weights == 0 and trial.partner is None]

@@ -331,10 +331,12 @@ class Turns:
         if len(variant.weights) < 2:
             return 0
         # trials of the reserve have the first draw, and must not become rarer
-        if draw and self._rng.random() < _MIXED_WEIGHTS and all(side.writable for side in self._sides):
+        writers = [side.writer for side in self._sides]
+        if draw and self._rng.random() < _MIXED_WEIGHTS and all(writers):
             drawn = mixed(variant.state, variant.weights, self._rng)
-            for side in self._sides:
-                side.put_weights(drawn)
+            for write in writers:
+                assert write is not None
+                write(drawn)
             return None
         for side in self._sides:
             side.take_weights(draw, call_timeout_s=self._call_timeout_s)

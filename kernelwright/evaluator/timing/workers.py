@@ -12,7 +12,7 @@ from kernelwright.evaluator.host.client import Builder, Client
 from kernelwright.evaluator.host.device import Device
 from kernelwright.evaluator.host.door import Door
 from kernelwright.evaluator.host.host import Host, Program
-from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, Seat
+from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, WorkerSeat
 from kernelwright.evaluator.truth.errors import reference_error
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import compile_mode, is_compiled
@@ -28,7 +28,7 @@ class Workers(ABC):
         self.device = device
         self._problem = problem
         self._on_stage = on_stage
-        self._twins: dict[str, Seat] = {}
+        self._twins: dict[str, WorkerSeat] = {}
 
     @property
     def allows_tf32(self) -> bool:
@@ -42,11 +42,11 @@ class Workers(ABC):
         for side in twins.values():
             side.end()
 
-    def candidate(self, env: Mapping[str, str], builds: Builder | None = None, role: str = "candidate") -> Seat:
+    def candidate(self, env: Mapping[str, str], builds: Builder | None = None, role: str = "candidate") -> WorkerSeat:
         """A fresh worker for a candidate or a rival; nothing is loaded yet. ``builds`` replaces the build service."""
         return self._start(role, builds=builds or self.host.builds, env=env)
 
-    def bare(self, name: str) -> Seat:
+    def bare(self, name: str) -> WorkerSeat:
         """A worker that has its door and holds only the referee's own code.
 
         Raises:
@@ -82,7 +82,7 @@ class Workers(ABC):
             raise reference_error(self._problem, failed, output=output) from None
         return client
 
-    def twin(self, name: str, check_set: CheckSet) -> Seat:
+    def twin(self, name: str, check_set: CheckSet) -> WorkerSeat:
         """A fresh worker of the reference for a baseline, set up with the first variant and weights.
 
         Raises:
@@ -107,7 +107,7 @@ class Workers(ABC):
         with contextlib.suppress(SandboxError):
             self._start("compiler", compiles=True).end()
 
-    def live_twin(self, name: str, check_set: CheckSet) -> Seat:
+    def live_twin(self, name: str, check_set: CheckSet) -> WorkerSeat:
         """The kept twin of a baseline; started again if it died."""
         side = self._twins.get(name)
         if side is None or not side.client.worker.alive():
@@ -128,7 +128,7 @@ class Workers(ABC):
         builds: Builder | None = None,
         compiles: bool = False,
         env: Mapping[str, str] | None = None,
-    ) -> Seat:
+    ) -> WorkerSeat:
         client = self.host.worker(
             self._entry(compiles=compiles),
             name=name,
@@ -154,5 +154,5 @@ class Workers(ABC):
         """The function that a worker runs."""
 
     @abstractmethod
-    def _seat(self, name: str, client: Client) -> Seat:
+    def _seat(self, name: str, client: Client) -> WorkerSeat:
         """The seat of a started worker."""

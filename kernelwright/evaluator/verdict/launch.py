@@ -6,7 +6,7 @@ from kernelwright import inline
 from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.host import Host, Program
-from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.host.seat import WorkerSeat
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.clocks import Clocks, checked_by
 from kernelwright.evaluator.verdict.progress import Progress, Refused
@@ -67,7 +67,7 @@ class Launcher:
         progress: Progress,
         builds: Builder | None = None,
         role: str = "candidate",
-    ) -> Seat:
+    ) -> WorkerSeat:
         """A worker that has loaded the candidate and built its kernels, constructed for the first variant.
 
         Raises:
@@ -88,7 +88,7 @@ class Launcher:
             raise
         return side
 
-    def start_rival(self, rival: Candidate, check_set: CheckSet, role: str) -> Seat:
+    def start_rival(self, rival: Candidate, check_set: CheckSet, role: str) -> WorkerSeat:
         """A worker for a rival. Only its failure is recorded.
 
         Raises:
@@ -102,7 +102,7 @@ class Launcher:
     def replay(self, candidate: Candidate, check_set: CheckSet, progress: Progress) -> Replay:
         """The ghost replay of a candidate: does it answer right although its kernels do nothing?"""
 
-        def load(side: Seat) -> None:
+        def load(side: WorkerSeat) -> None:
             self.load(side, self.program(candidate, ghost=True, compiled=progress.compiled), check_set)
 
         return Replay(self._host.builds, lambda builds: self._bare(candidate, builds), load)
@@ -132,7 +132,7 @@ class Launcher:
             threads=threads,
         )
 
-    def load(self, side: Seat, program: Program, check_set: CheckSet) -> None:
+    def load(self, side: WorkerSeat, program: Program, check_set: CheckSet) -> None:
         """Hand a worker its program and set it up for the first variant.
 
         Raises:
@@ -141,7 +141,7 @@ class Launcher:
         side.load(self._host, program)
         side.set_up(check_set.variants[0])
 
-    def put_away(self, side: Seat, progress: Progress) -> None:
+    def put_away(self, side: WorkerSeat, progress: Progress) -> None:
         """End a candidate's worker. Keep its build requests, their products and its output."""
         progress.built = side.client.built
         products = (outcome.product for outcome in side.client.outcomes if outcome.product is not None)
@@ -150,7 +150,7 @@ class Launcher:
             progress.artifacts["worker output"] = tail
         side.end()
 
-    def _bare(self, candidate: Candidate, builds: Builder | None = None, role: str = "candidate") -> Seat:
+    def _bare(self, candidate: Candidate, builds: Builder | None = None, role: str = "candidate") -> WorkerSeat:
         clock = self._clocks.of(candidate.backend)
         interpreted = checked_by(candidate.backend, clock.device) == "interpreter"
         return clock.workers.candidate(_INTERPRETED if interpreted else {}, builds, role)

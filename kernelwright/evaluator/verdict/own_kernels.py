@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.evaluator.accuracy.trials import CheckSet
-from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.host.seat import WorkerSeat
 from kernelwright.evaluator.own.evidence import Evidence, Shares
 from kernelwright.evaluator.own.trace import Trace
 from kernelwright.evaluator.screen import screening
@@ -21,7 +21,7 @@ def ask_for_own_kernels(
     clock: Clock,
     problem: Problem,
     candidate: Candidate,
-    side: Seat,
+    side: WorkerSeat,
     check_set: CheckSet,
     windows: tuple[Slots, Plan],
     replay: Replay,
@@ -44,7 +44,7 @@ def ask_for_own_kernels(
         raise Refused(Status.INCORRECT_SHAPE, "check", reason)
     first = shares.first
 
-    def asked(worker: Seat) -> bool:
+    def asked(worker: WorkerSeat) -> bool:
         nonlocal first
         right = clock.checks.answers_right(worker, check_set)
         first = first if stubbed else clock.share_beside(side, worker, check_set, windows)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from kernelwright.evaluator.builds.builder import BuildOutcome, BuildService
 from kernelwright.evaluator.host.client import Builder
-from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.host.seat import WorkerSeat
 from kernelwright.evaluator.own.ghost import GhostProduct, declared_returns, stub_functions
 from kernelwright.evaluator.wire.claims import WorkerFailed
 
@@ -34,16 +34,18 @@ class Replay:
     For the first worker this is a build service that passes every request on. The first request starts the ghost.
     """
 
-    def __init__(self, builds: BuildService, start: Callable[[Builder], Seat], load: Callable[[Seat], None]) -> None:
+    def __init__(
+        self, builds: BuildService, start: Callable[[Builder], WorkerSeat], load: Callable[[WorkerSeat], None]
+    ) -> None:
         """``start`` makes a worker that asks a build service; ``load`` hands it the candidate."""
         self._service = builds
         self._builds = GhostBuilds(builds)
         self._start = start
         self._load = load
-        self._side: Seat | None = None
+        self._side: WorkerSeat | None = None
         self._given_up = threading.Event()
         self._thread = ThreadPoolExecutor(1, "replay")
-        self._ready: Future[Seat] | None = None
+        self._ready: Future[WorkerSeat] | None = None
 
     def __enter__(self) -> Replay:
         return self
@@ -70,7 +72,7 @@ class Replay:
         if self._side is not None:
             self._side.end()
 
-    def result(self, *, built: bool, is_right: Callable[[Seat], bool]) -> Ghost:
+    def result(self, *, built: bool, is_right: Callable[[WorkerSeat], bool]) -> Ghost:
         """Whether the candidate needs its own kernels.
 
         Args:
@@ -95,7 +97,7 @@ class Replay:
                 return Ghost("unknown", "its worker was killed")
             return Ghost("needed")
 
-    def _prepare(self) -> Seat:
+    def _prepare(self) -> WorkerSeat:
         self._side = side = self._start(self._builds)
         if self._given_up.is_set():
             side.client.worker.kill()

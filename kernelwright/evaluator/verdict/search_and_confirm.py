@@ -266,7 +266,7 @@ class Timekeeper:
         self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress, rivals: Rivals
     ) -> dict[str, float]:
         side = self._launcher.start(candidate, check_set, "confirm", progress)
-        sides = [side]
+        sides: list[Seat] = [side]
         try:
             for name in (*self._twin_names(), CONTROL):
                 sides.append(self._workers.twin(name, check_set))

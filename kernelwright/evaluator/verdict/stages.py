@@ -15,7 +15,7 @@ from kernelwright.evaluator.cpu.races import RaceStage
 from kernelwright.evaluator.host.client import Builder
 from kernelwright.evaluator.host.device import CPU
 from kernelwright.evaluator.host.host import Host
-from kernelwright.evaluator.host.seat import Seat
+from kernelwright.evaluator.host.seat import WorkerSeat
 from kernelwright.evaluator.profile.winner import Winner
 from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.evaluator.timing.slots import Slots
@@ -119,7 +119,7 @@ class Stages:
 
     # ------------------------------------------------------------------------------------------ check
 
-    def _check(self, clock: Clock, side: Seat, check_set: CheckSet, progress: Progress) -> tuple[Slots, Plan]:
+    def _check(self, clock: Clock, side: WorkerSeat, check_set: CheckSet, progress: Progress) -> tuple[Slots, Plan]:
         try:
             report = clock.checks.run(side, check_set, timeable=progress.timeable)
         except WorkerFailed as failed:
@@ -134,7 +134,7 @@ class Stages:
         return report.windows
 
     def _look_for_races(
-        self, races: RaceStage, candidate: Candidate, side: Seat, check_set: CheckSet, progress: Progress
+        self, races: RaceStage, candidate: Candidate, side: WorkerSeat, check_set: CheckSet, progress: Progress
     ) -> None:
         found = races.run(candidate, side, check_set)
         progress.note_all(found.notes)
@@ -146,7 +146,7 @@ class Stages:
         if self._races is None:
             clock = self._clocks.on(CPU)
 
-            def start(candidate: Candidate, builds: Builder) -> Seat:
+            def start(candidate: Candidate, builds: Builder) -> WorkerSeat:
                 program = self._launcher.program(candidate, threads=RaceStage.most_threads)
                 side = clock.workers.candidate({}, builds)
                 try:
