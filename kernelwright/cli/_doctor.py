@@ -18,6 +18,7 @@ from kernelwright.cli._common import Common, common_options
 if TYPE_CHECKING:
     from kernelwright.config import Settings
 
+EXIT_FAILED = 1  # a step of the proof
 EXIT_LACKS = 3
 ENOUGH_DISK_BYTES = 1 << 30
 TOOL_TIMEOUT_S = 10.0
@@ -43,11 +44,11 @@ class Check(NamedTuple):
 def doctor(common: Common, sandbox: str | None, prove_gpu: bool, minutes: float, output: Path) -> int:
     """Say what this machine can do. Exit code 3 if 'kernelwright optimize' cannot run as configured.
 
-    --prove-gpu tests and times the referee on this machine's GPU. Exit code 3 without a GPU.
+    --prove-gpu tests and times the referee on this machine's GPU. Exit code 3 without a GPU, 1 if a step failed.
     """
-    if prove_gpu:
-        return _prove(common, minutes, output)
     settings = common.settings(sandbox=sandbox)
+    if prove_gpu:
+        return _prove(common, settings, minutes, output)
     checks = [*_machine(), *_tools(), *_cuda_compiler(), *_packages(), *_keys(), *_disk(settings), *_sandbox(settings)]
     missing = [check for check in checks if check.state == "missing"]
     if common.as_json:
@@ -63,21 +64,26 @@ def doctor(common: Common, sandbox: str | None, prove_gpu: bool, minutes: float,
     return EXIT_LACKS if missing else 0
 
 
-def _prove(common: Common, minutes: float, output: Path) -> int:
+def _prove(common: Common, settings: Settings, minutes: float, output: Path) -> int:
     from kernelwright.evaluator import find_device
     from kernelwright.proof import prove
 
-    device = find_device()
+    device = None if settings.device == "none" else find_device()
     if device is None:
-        click.echo("no GPU: nvidia-smi shows none that may be used here", err=True)
+        why = (
+            "the setting device is none" if settings.device == "none" else "nvidia-smi shows none that may be used here"
+        )
+        click.echo(f"no GPU: {why}", err=True)
         return EXIT_LACKS
     if shutil.which("bwrap") is None:
         click.echo("bubblewrap is missing, so candidates are confined less: apt install bubblewrap", err=True)
     click.echo(f"on {device.name}, at most {minutes:g} minutes, into {output}", err=True)
-    report = prove(device, output, minutes=minutes, say=lambda line: click.echo(line, err=True))
+    given = {"settings": settings.model_dump(mode="json", exclude={"measurement"})}  # a proof has a method of its own
+    report = prove(device, output, minutes=minutes, say=lambda line: click.echo(line, err=True), payload=given)
     if common.as_json:
         common.show(report)
-    return 0
+    failed = any(step["ended"].startswith("failed") for step in report["steps"].values())
+    return EXIT_FAILED if failed else 0
 
 
 def _lines(checks: list[Check]) -> Iterator[str]:

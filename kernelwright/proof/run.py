@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 from kernelwright.config import Settings
 from kernelwright.evaluator import Device, Referee
 from kernelwright.evaluator.host.device import rehearsal
-from kernelwright.files import write_whole
+from kernelwright.files import write_for_user
 from kernelwright.proof.steps import STEPS, Context
 
 __all__ = ["child", "prove"]
@@ -41,8 +42,12 @@ def prove(
         minutes: that all of them may take.
         say: is told each step's end.
         payload: what the processes are given; ``entry`` is the function that they run.
+
+    Raises:
+        UsageError: ``output`` cannot be written. This is seen before the first step.
     """
     report: dict[str, Any] = {"device": device.name, "driver": device.driver, "minutes": minutes, "steps": {}}
+    _write(output, report)
     until = time.monotonic() + 60.0 * minutes
     for name in steps:
         left = until - time.monotonic()
@@ -82,9 +87,13 @@ def _run(
     )
     late = threading.Event()
 
+    def kill() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
     def give_up() -> None:
         late.set()
-        os.killpg(process.pid, signal.SIGKILL)
+        kill()
 
     timer = threading.Timer(limit_s, give_up)
     timer.start()
@@ -95,10 +104,14 @@ def _run(
     reader.start()
     try:
         for line in process.stdout:
-            if line.startswith("{"):
+            with contextlib.suppress(ValueError):  # what another program prints, and a line that was cut off
                 results.update(json.loads(line))
                 _write(output, report)
         status = process.wait()
+    except BaseException:  # Ctrl-C, or a full disk: the process has a session of its own, and would go on
+        kill()
+        process.wait()
+        raise
     finally:
         timer.cancel()
         reader.join()
@@ -112,7 +125,7 @@ def _run(
 
 
 def _write(output: Path, report: dict[str, Any]) -> None:
-    write_whole(output, json.dumps(report, indent=1) + "\n")
+    write_for_user(output, json.dumps(report, indent=1) + "\n", what="the results to ")
 
 
 def child(name: str, payload: str, prepare: Callable[[Referee], None] = lambda referee: None) -> None:

@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kernelwright.cli import cli
+from kernelwright.errors import UsageError
 from kernelwright.proof import STEPS, prove, run
 from kernelwright.proof.steps import Step
 
@@ -79,3 +82,45 @@ def test_no_step_begins_that_has_no_time_left(proved, monkeypatch):
 def test_a_failure_is_told_by_its_last_line(stand_in_device, tmp_path):
     report = prove(stand_in_device, tmp_path / "p.json", steps=("machine",), payload={"library": "/none", "images": []})
     assert report["steps"]["machine"]["ended"].startswith("failed: ")
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_first_step(stand_in_device, tmp_path):
+    (tmp_path / "file").touch()
+    said = []
+    with pytest.raises(UsageError, match="cannot write the results"):
+        prove(stand_in_device, tmp_path / "file" / "p.json", steps=("machine",), say=said.append)
+    assert said == []
+
+
+def test_an_interruption_ends_the_step_that_runs(stand_in_device, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    write = run.write_for_user
+
+    def interrupted(path, content, **options):
+        if "begun" in content:
+            raise KeyboardInterrupt
+        write(path, content, **options)
+
+    monkeypatch.setattr(run, "write_for_user", interrupted)
+    payload = {"left": str(tmp_path / "left")}
+    with pytest.raises(KeyboardInterrupt):
+        prove(stand_in_device, tmp_path / "p.json", steps=("machine",), payload=payload, entry="stand_in.proof:waits")
+    assert not (tmp_path / "left").exists()
+
+
+@pytest.mark.parametrize(("ended", "code"), [("done", 0), ("cut off after 3 s", 0), ("failed: no memory", 1)])
+def test_the_command_ends_with_1_where_a_step_failed(stand_in_device, tmp_path, monkeypatch, ended, code):
+    given = {}
+    monkeypatch.setenv("KERNELWRIGHT_DEVICE", "auto")
+
+    def proved(device, output, *, minutes, say, payload):
+        given.update(minutes=minutes, **payload["settings"])
+        return {"steps": {"machine": {"ended": "done"}, "walls": {"ended": ended}}}
+
+    monkeypatch.setattr("kernelwright.evaluator.find_device", lambda: stand_in_device)
+    monkeypatch.setattr("kernelwright.proof.prove", proved)
+    command = ["doctor", "--prove-gpu", "--minutes", "3", "--output", str(tmp_path / "p.json"), "--set", "threads=2"]
+    assert CliRunner().invoke(cli, command).exit_code == code
+    assert (given["minutes"], given["threads"]) == (3.0, 2)
+    command = ["doctor", "--prove-gpu", "--set", "device=none"]
+    assert CliRunner().invoke(cli, command).exit_code == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import tempfile
 from pathlib import Path
 
@@ -18,3 +20,11 @@ def child(name: str, payload: str) -> None:
             referee.host.builds = Builds(referee.host.builds, Path(folder))  # type: ignore[assignment]
 
         run.child(name, payload, prepare)
+
+
+def waits(name: str, payload: str) -> None:
+    """Says that it has begun, with a line that is no result. If nothing ends it, it leaves a file."""
+    print('{"cut', flush=True)
+    print(json.dumps({"begun": True}), flush=True)
+    signal.sigtimedwait([], 10.0)
+    Path(json.loads(payload)["left"]).touch()
