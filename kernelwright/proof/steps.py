@@ -120,7 +120,7 @@ def accuracy(context: Context, tell: Tell) -> None:
         for operator in texts.OPERATORS[:2] if context.small else texts.OPERATORS:
             problem = texts.problem_of(operator, small=context.small)
             with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
-                found = _judged(session, texts.reference_as_candidate(problem), control=True)
+                found = session.judge(texts.reference_as_candidate(problem), control=True)
             row = _times(found)
             row["graph_us"] = graph = _graph_us(problem, context.device)
             row["error"] = row["eager_us"] / graph - 1 if graph and row.get("eager_us") else None
@@ -179,7 +179,7 @@ def same_code(context: Context, tell: Tell) -> None:
         for problem in problems:
             try:
                 with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
-                    found = _judged(session, texts.reference_as_candidate(problem), control=True)
+                    found = session.judge(texts.reference_as_candidate(problem), control=True)
             except KernelwrightError as error:
                 tell(problem.id, {"error": error.message})
                 continue
@@ -202,7 +202,7 @@ def found_115(context: Context, tell: Tell) -> None:
     count = found = 0
     with context.referee() as referee, referee.open(problem, backend="cuda", baselines=("eager",)) as session:
         for number in range(1 if context.small else 20):
-            row = _times(_judged(session, candidate, control=True))
+            row = _times(session.judge(candidate, control=True))
             speedup = (row.get("speedup") or {}).get("eager")
             count, found = count + 1, found + bool(speedup and speedup["faster"])
             tell(f"trial {number}", row)
@@ -231,14 +231,8 @@ def verdicts(context: Context, tell: Tell) -> None:
 
 def _seconds(session: ProblemSession, candidate: Candidate, depth: Search | Confirm | None = None) -> dict[str, Any]:
     began = time.monotonic()
-    found = _judged(session, candidate, depth)
+    found = session.judge(candidate, depth)
     return {"seconds": time.monotonic() - began, "stages": found.verdict.seconds, **_times(found)}
-
-
-def _judged(
-    session: ProblemSession, candidate: Candidate, depth: Search | Confirm | None = None, *, control: bool = False
-) -> Evaluation:
-    return session.judge(candidate, depth, control=control)
 
 
 def fresh_processes(context: Context, tell: Tell) -> None:
@@ -269,7 +263,7 @@ def attacks(context: Context, tell: Tell) -> None:
         return
     sys.path.insert(0, str(folder))
     corpus = importlib.import_module("corpus")
-    accepted = refused = 0
+    passed = faster = refused = 0
     sessions: dict[str, ProblemSession] = {}
     backends: Sequence[Backend] = ("cuda",) if context.small else ("cuda", "triton")
     chosen = [case for case in (*corpus.attacks(), *corpus.honest()) if case.backend in backends]
@@ -280,13 +274,14 @@ def attacks(context: Context, tell: Tell) -> None:
                 opened = referee.open(problem, backend=case.backend, baselines=("eager",))
                 sessions[problem.id] = ending.enter_context(opened)
             candidate = Candidate(problem_id=problem.id, source=case.source, backend=case.backend)
-            found = _judged(sessions[problem.id], candidate).verdict
+            found = sessions[problem.id].judge(candidate).verdict
             honest = case in corpus.honest()
-            faster = found.timing is not None and any(s.faster for s in found.timing.speedup.values())
-            accepted += not honest and faster
+            called = found.timing is not None and any(s.faster for s in found.timing.speedup.values())
+            passed += not honest and found.passed
+            faster += not honest and called
             refused += honest and not found.passed
-            tell(case.name, {"status": found.status.value, "reason": found.reason, "faster": faster})
-            tell("in all", {"attacks called faster": accepted, "honest refused": refused})
+            tell(case.name, {"status": found.status.value, "reason": found.reason, "faster": called})
+            tell("in all", {"attacks passed": passed, "attacks called faster": faster, "honest refused": refused})
 
 
 def suite(context: Context, tell: Tell) -> None:
@@ -308,7 +303,7 @@ def profiles(context: Context, tell: Tell) -> None:
     """What the profiler's tools say of a winner."""
     problem, threads = texts.problem_of(texts.SOFTMAX, small=context.small), 1 if context.small else 256
     with context.referee() as referee, referee.open(problem, backend="cuda", baselines=("eager",)) as session:
-        found = _judged(session, texts.cuda_kernel("0", threads=threads), Search(explain=True)).verdict
+        found = session.judge(texts.cuda_kernel("0", threads=threads), Search(explain=True)).verdict
         tell("cuda", None if found.profile is None else found.profile.model_dump(mode="json"))
 
 
