@@ -86,6 +86,8 @@ def test_text_from_variables_is_parsed(tmp_path):
         "KERNELWRIGHT_MEASUREMENT": "quick",
         "KERNELWRIGHT_RECIPE_SAMPLES": "3",
         "KERNELWRIGHT_JUDGE_PARAMETERS": "temperature=0.5,effort=high",
+        "KERNELWRIGHT_CODER_PARAMETERS": "{temperature = 0.5, effort = 'high'}",
+        "KERNELWRIGHT_TESTER_PARAMETERS": '{"temperature": 0.5, "effort": "high"}',
         "KERNELWRIGHT_MEMORY_BYTES": "2GiB",
         "KERNELWRIGHT_BASELINES": "eager",
         "KERNELWRIGHT_MAX_MINUTES": "none",
@@ -95,7 +97,8 @@ def test_text_from_variables_is_parsed(tmp_path):
     assert settings.models == ("openai:a", "openai:b")
     assert (settings.measurement.name, settings.measurement.looks) == ("quick", (12,))
     assert settings.recipe.samples == 3
-    assert settings.judge.parameters == {"temperature": 0.5, "effort": "high"}
+    for role in (settings.coder, settings.judge, settings.tester):
+        assert role.parameters == {"temperature": 0.5, "effort": "high"}
     assert settings.memory_bytes == 2**31
     assert settings.baselines == ("eager",)
     assert settings.max_minutes is None
@@ -136,6 +139,8 @@ def test_unknown_toml_key_names_file_key_and_near_names(tmp_path):
         ("measurement", "fast"),
         ("openai.tries", "0"),
         ("coder.parameters", "temperature"),
+        ("coder.parameters", "{temperature 0.7}"),
+        ("coder.parameters", "0.7=temperature"),
         ("baselines", "eager,eager"),
         ("max_minutes", "-1"),
         ("memory_bytes", "4Q"),

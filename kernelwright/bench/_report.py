@@ -154,25 +154,27 @@ th{background:#f1f5f9}th:first-child,td:first-child{text-align:left}
 
 def _facts(bench: StoredBench) -> list[str]:
     judged = sum(found.verdict is not None for found in bench.samples)
-    where = f"judged on {bench.devices}" if bench.environments else "judged nowhere yet"
+    where = f"{judged} judged on {bench.devices}" if bench.environments else "none judged yet"
     config = bench.run.config
     lines = [
-        f"{len(bench.problems)} problems, {len(bench.samples)} samples by {config.coder}, {judged} {where}",
+        f"{_many(len(bench.problems), 'problem')}, {_many(len(bench.samples), 'sample')} by {config.coder}, {where}",
         f"timed against {', '.join(bench.baselines)}, {config.threads} thread{'s' * (config.threads != 1)}",
     ]
     if unfinished := len(bench.problems) - len(bench.finished):
-        lines.append(
-            f"{unfinished} problems have samples that are missing or were not judged ({bench.unjudged} of these), and "
-            "count nowhere below"
-        )
+        why = f"{_many(bench.unjudged, 'sample')} not judged" if bench.unjudged else "samples are missing"
+        lines.append(f"{_many(unfinished, 'problem')} not counted below: {why}")
     sampled = {found.problem.id for found in bench.samples}
     if missing := sum(problem.id not in sampled for problem in bench.finished):
-        lines.append(f"{missing} problems have no sample, and count as unsolved")
+        lines.append(f"{_many(missing, 'problem')} without a sample, counted as unsolved")
     if bench.too_small:
-        lines.append(f"{bench.too_small} samples are too small to time, and count as right, without a speedup")
+        lines.append(f"{_many(bench.too_small, 'sample')} too small to time, counted as right, without a speedup")
     if resized := [problem for problem in bench.problems if "@" in problem.id]:
-        lines.append(f"{len(resized)} problems have sizes or variants of their own, as their names say")
+        lines.append(f"{_many(len(resized), 'problem')} with sizes or variants of their own, as their names say")
     return lines
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def _overall(broken: dict[str, Breakdown]) -> TableOf:

@@ -122,7 +122,7 @@ def generate(common: Common, name: str, **asked: Any) -> int:
     missing = plan_of(found).samples * len(found.config.problems) - len(samples)
     code = exit_code(result) or (EXIT_NOT_ALL if missing > 0 or not written else 0)
     data = {"bench": name, "run": found.id, "status": result.status, "reason": result.reason, "samples": len(samples)}
-    counts = [f"{len(samples)} samples", f"{written} kernels"]
+    counts = [f"{len(samples)} sample{'s' * (len(samples) != 1)}", f"{written} kernel{'s' * (written != 1)}"]
     counts += [f"{empty} without a kernel"] if empty else []
     counts += [f"{missing} not answered"] if missing > 0 else []
     common.show(
@@ -140,7 +140,8 @@ def generate(common: Common, name: str, **asked: Any) -> int:
 def evaluate(common: Common, name: str, **budgets: float | None) -> int:
     """Judge the samples of a bench that were not judged on this machine yet.
 
-    Several processes may run at once, one for each GPU. Each takes problems that no other process works on.
+    Several processes may run at once, one for each GPU. Each takes problems that no other process works on. Exit code 1
+    if the bench has no samples, or if some of them got no verdict.
     """
     settings = common.settings()
     with common.open_store(settings) as store:

@@ -173,13 +173,15 @@ def end_bench(
     """Report the results so far, and say how to continue unfinished work. Returns the exit code."""
     from kernelwright.bench import report_of
 
-    code = exit_code(result)
     loaded = loaded_bench(store, the_bench(store, name))
+    code = exit_code(result) or (0 if loaded.samples else EXIT_NOT_ALL)
     unjudged = [{"problem": row.problem, "reason": row.reason, "retry": row.retry} for row in result.unjudged]
     ended = {"status": result.status, "reason": result.reason, "exit_code": code, "seconds": round(result.seconds, 3)}
     made = report_of(loaded, name)
     made = made._replace(lines=[*made.lines, *unjudged_lines(result)])
     show_report(common, made, html, markdown, {**ended, "without_verdict": unjudged})
+    if not loaded.samples:
+        say(f"nothing to judge: write samples with: kernelwright bench generate {quoted(name)}{common.store_flag}")
     if code and (result.reason or any(row.retry for row in result.rows)):
         say(f"{result.status}: everything finished is saved")
         verb = {"imported": "evaluate", "references": "baselines"}.get(loaded.run.config.coder, "run")

@@ -69,7 +69,7 @@ def describe_ending(row: Mapping[str, Any]) -> Ending:
     if row["state"] == "pending":
         return Ending("[dim]·[/dim]", "written", f"{row['rounds']} sample{'s' * (row['rounds'] != 1)}, not judged")
     if row["candidate"] is None:
-        return Ending("[red]✗[/red]", "FAILED", f"no kernel: {first_line(row['reason'])}")
+        return Ending("[red]✗[/red]", "FAILED", f"no kernel: {first_line(row['reason'], 300)}")
     kernel = f"kernel {short(row['candidate'])}, {duration(row['seconds'])}"
     if not row["speedup"]:
         return Ending("[green]✓[/green]", "right, not timed", f"stage {row['stage']}, {kernel}")

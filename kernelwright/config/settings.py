@@ -4,7 +4,7 @@ Names of settings are those of :mod:`kernelwright.config.names`.
 
 Precedence, highest first: a flag of the command line (``--set NAME=VALUE`` included), a ``KERNELWRIGHT_NAME``
 variable, the TOML file (``--config FILE``, else ``kernelwright.toml`` in the working directory), the default. This is
-the only module that reads the environment.
+the only module that reads settings from the environment.
 """
 
 from __future__ import annotations

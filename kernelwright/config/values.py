@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_PAIRS = "write name=value pairs, separated by commas"
 
 
 def parse_bytes(text: str | int) -> int:
@@ -55,14 +58,28 @@ def number_or_auto(value: Any) -> Any:
 
 
 def parameters_of(value: Any) -> Any:
-    """``temperature=0.7,effort=high`` becomes a mapping; numbers, true and false are read as such."""
+    """``temperature=0.7,effort=high`` becomes a mapping; numbers, true and false are read as such.
+
+    A table of TOML or an object of JSON, in braces, is read as well.
+    """
     if not isinstance(value, str):
         return value
+    if value.lstrip().startswith("{"):
+        return _in_braces(value)
     pairs = [part.partition("=") for part in split_at_commas(value)]
     for name, equals, text in pairs:
-        if not name.strip() or not equals or not text.strip():
-            raise ValueError("write name=value pairs, separated by commas")
+        if not _NAME.fullmatch(name.strip()) or not equals or not text.strip():
+            raise ValueError(_PAIRS)
     return {name.strip(): _value(text.strip()) for name, _, text in pairs}
+
+
+def _in_braces(text: str) -> Any:
+    with contextlib.suppress(ValueError):
+        return json.loads(text)
+    try:
+        return tomllib.loads(f"table = {text}")["table"]
+    except tomllib.TOMLDecodeError:
+        raise ValueError(_PAIRS) from None
 
 
 def _value(text: str) -> Any:

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kernelwright.sandbox import _kernel, _landlock, _seccomp
+from kernelwright.sandbox import _landlock, _seccomp, _system_calls
 
 _RLIMITS: Final = {
     "core": resource.RLIMIT_CORE,
@@ -52,9 +52,11 @@ def confine(plan: Mapping[str, Any]) -> list[str]:
         os.sched_setaffinity(0, plan["cpus"])
     if plan.get("confined", True):
         _drop_privileges(plan.get("uid"), keep_read=plan.get("keep_read", False))
-        _kernel.prctl(_kernel.PR_SET_NO_NEW_PRIVS, 1)
+        _system_calls.prctl(_system_calls.PR_SET_NO_NEW_PRIVS, 1)
     if plan.get("die_with_parent"):
-        _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # here, because a change of user id clears it
+        _system_calls.prctl(
+            _system_calls.PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # here, because a change of user id clears it
     if plan.get("cwd"):
         os.chdir(plan["cwd"])
     if "landlock" in plan:
@@ -75,15 +77,15 @@ def _lower(kind: int, value: int) -> None:
 
 def _drop_privileges(uid: int | None, *, keep_read: bool) -> None:
     """Become ``uid`` (if given) without capabilities. ``keep_read`` keeps one: to read past file modes."""
-    keep = _kernel.CAP_DAC_READ_SEARCH if keep_read else None
-    _kernel.drop_bounding(keep=keep)
+    keep = _system_calls.CAP_DAC_READ_SEARCH if keep_read else None
+    _system_calls.drop_bounding(keep=keep)
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         if keep_read:
-            _kernel.prctl(_kernel.PR_SET_KEEPCAPS, 1)
+            _system_calls.prctl(_system_calls.PR_SET_KEEPCAPS, 1)
         os.setresuid(uid, uid, uid)
-    _kernel.drop_capabilities(keep=keep)
+    _system_calls.drop_capabilities(keep=keep)
     # Changed credentials make a process undumpable: its /proc/self would belong to root, and a referee run by an
     # ordinary user could not read outputs with process_vm_readv. No other user's process can reach into the sandbox.
-    _kernel.prctl(_kernel.PR_SET_DUMPABLE, 1)
+    _system_calls.prctl(_system_calls.PR_SET_DUMPABLE, 1)

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from kernelwright.sandbox import _confine, _kernel, _tasks, messages
+from kernelwright.sandbox import _confine, _system_calls, _tasks, messages
 
 MAX_PLAN_BYTES = 1 << 20
 _HANDSHAKE_S = 60.0
@@ -145,7 +145,7 @@ def _fork_under_reaper(control: socket.socket, guest_fds: tuple[int, ...]) -> No
 
     Without a pid namespace nothing else would kill them: a daemon leaves its process group and its parent.
     """
-    _kernel.prctl(_kernel.PR_SET_CHILD_SUBREAPER, 1)
+    _system_calls.prctl(_system_calls.PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
         return

@@ -26,7 +26,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from kernelwright.sandbox import _kernel, messages
+from kernelwright.sandbox import _system_calls, messages
 
 CONTROL_FD: Final = 3
 _TIMEOUT_S: Final = 10.0
@@ -34,7 +34,7 @@ _TIMEOUT_S: Final = 10.0
 
 def main() -> NoReturn:
     """Entry point of the file."""
-    _kernel.prctl(_kernel.PR_SET_DUMPABLE, 0)
+    _system_calls.prctl(_system_calls.PR_SET_DUMPABLE, 0)
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.connect(sys.argv[1])
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from kernelwright.sandbox import _kernel
+from kernelwright.sandbox import _system_calls
 
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
@@ -34,7 +34,7 @@ _SCOPES: Final = 0b11  # abstract unix sockets, signals; ABI 6
 def abi() -> int:
     """The kernel's Landlock version; 0 if it has none."""
     try:
-        return _kernel.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG, what="landlock_create_ruleset")
+        return _system_calls.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG, what="landlock_create_ruleset")
     except OSError:
         return 0
 
@@ -55,13 +55,13 @@ def restrict(readable: Sequence[str], writable: Sequence[str]) -> int:
     fields += [_NET_TCP] if version >= 4 else []
     fields += [_SCOPES] if version >= 6 else []
     attributes = struct.pack(f"{len(fields)}Q", *fields)
-    ruleset = _kernel.syscall(_CREATE_RULESET, attributes, len(attributes), 0, what="landlock_create_ruleset")
+    ruleset = _system_calls.syscall(_CREATE_RULESET, attributes, len(attributes), 0, what="landlock_create_ruleset")
     try:
         for path in readable:
             _allow(ruleset, path, _READ)
         for path in writable:
             _allow(ruleset, path, handled)
-        _kernel.syscall(_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
+        _system_calls.syscall(_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
     finally:
         os.close(ruleset)
     return version
@@ -76,6 +76,6 @@ def _allow(ruleset: int, path: str, access: int) -> None:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _FOR_FILES
         rule = ctypes.create_string_buffer(struct.pack("=Qi", access, fd), 12)
-        _kernel.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what=f"landlock_add_rule {path}")
+        _system_calls.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what=f"landlock_add_rule {path}")
     finally:
         os.close(fd)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kernelwright.errors import MissingToolError, SandboxError, UsageError
-from kernelwright.sandbox import _engine, _kernel, _landlock, _probe
+from kernelwright.sandbox import _engine, _landlock, _probe, _system_calls
 from kernelwright.sandbox._base import BaseSandbox
 from kernelwright.sandbox._bwrap import BwrapSandbox
 from kernelwright.sandbox._cgroups import Cgroups
@@ -104,7 +104,7 @@ def describe_host() -> dict[str, str]:
         "control groups": ", ".join(features) or "none usable (memory by rlimit and watchdog)",
         "landlock": f"ABI {abi}" if abi else "not available",
         "seccomp": "filter" if os.path.exists("/proc/sys/kernel/seccomp/actions_avail") else "not available",
-        "architecture": _kernel.machine(),
+        "architecture": _system_calls.machine(),
     }
 
 

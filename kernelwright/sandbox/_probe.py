@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from kernelwright.errors import SandboxError
-from kernelwright.sandbox import _kernel, _spawn, messages
+from kernelwright.sandbox import _spawn, _system_calls, messages
 from kernelwright.sandbox._types import Limits, Probe, Sandbox
 from kernelwright.sandbox._view import package_parent
 
@@ -105,7 +105,7 @@ def _canaries(sandbox: Probed, *, sockets: int) -> Iterator[dict[str, Any]]:
             "marked": [target, os.path.expanduser("~"), os.getcwd(), sys.prefix, package_parent()],
             "forbidden": _FORBIDDEN,
             "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in sandbox.namespaces},
-            "capabilities": 1 << _kernel.CAP_DAC_READ_SEARCH if sandbox.keeps_read else 0,
+            "capabilities": 1 << _system_calls.CAP_DAC_READ_SEARCH if sandbox.keeps_read else 0,
             "root": os.geteuid() == 0,
             "sockets": sockets,
         }

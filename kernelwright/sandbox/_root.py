@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kernelwright.sandbox import _kernel
+from kernelwright.sandbox import _system_calls
 
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS: Final = {
@@ -21,7 +21,7 @@ _DEVICE_LINKS: Final = {
     "stderr": "/proc/self/fd/2",
 }
 _HOST: Final = "/.host"
-_PLAIN: Final = _kernel.MS_NOSUID | _kernel.MS_NODEV
+_PLAIN: Final = _system_calls.MS_NOSUID | _system_calls.MS_NODEV
 _MAX_INODES: Final = 1 << 16
 
 
@@ -32,20 +32,22 @@ def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
     ``tmpfs_bytes`` int, ``mounts`` [[host path, path, writable]], ``files`` [name under /in], ``devices`` [path]. The
     descriptors ``files`` hold the contents of the files; they are closed here.
     """
-    _kernel.mount("none", "/", None, _kernel.MS_REC | _kernel.MS_PRIVATE)
-    _kernel.mount("tmpfs", "/tmp", "tmpfs", _PLAIN, "size=1m,nr_inodes=8192,mode=755")
+    _system_calls.mount("none", "/", None, _system_calls.MS_REC | _system_calls.MS_PRIVATE)
+    _system_calls.mount("tmpfs", "/tmp", "tmpfs", _PLAIN, "size=1m,nr_inodes=8192,mode=755")
     os.mkdir(f"/tmp{_HOST}")
-    _kernel.pivot_root("/tmp", f"/tmp{_HOST}")
+    _system_calls.pivot_root("/tmp", f"/tmp{_HOST}")
     os.chdir("/")
     os.umask(0o022)
     _make_devices(plan.get("devices", ()))
     os.mkdir("/proc")
-    closed = 0 if plan.get("devices") else _kernel.MS_RDONLY  # CUDA's driver writes the names of its threads there
-    _kernel.mount("proc", "/proc", "proc", _PLAIN | _kernel.MS_NOEXEC | closed)
+    closed = (
+        0 if plan.get("devices") else _system_calls.MS_RDONLY
+    )  # CUDA's driver writes the names of its threads there
+    _system_calls.mount("proc", "/proc", "proc", _PLAIN | _system_calls.MS_NOEXEC | closed)
     for path in plan["writable"]:
         os.makedirs(path, exist_ok=True)
         options = f"size={plan['tmpfs_bytes']},nr_inodes={_MAX_INODES},mode=1777"
-        _kernel.mount("tmpfs", path, "tmpfs", _PLAIN, options)
+        _system_calls.mount("tmpfs", path, "tmpfs", _PLAIN, options)
     for path in plan["directories"]:
         os.makedirs(path, exist_ok=True)
     for source, target in plan["binds"]:
@@ -56,10 +58,10 @@ def build_root(plan: Mapping[str, Any], files: Sequence[int] = ()) -> None:
         _bind(source, target, writable=writable)
     for path, target in plan["links"]:
         os.symlink(target, path)
-    _kernel.unmount(_HOST)
+    _system_calls.unmount(_HOST)
     os.rmdir(_HOST)
-    flags = _kernel.MS_REMOUNT | _kernel.MS_BIND | _kernel.MS_RDONLY | _PLAIN
-    _kernel.mount("none", "/", None, flags)
+    flags = _system_calls.MS_REMOUNT | _system_calls.MS_BIND | _system_calls.MS_RDONLY | _PLAIN
+    _system_calls.mount("none", "/", None, flags)
 
 
 def _make_devices(more: Sequence[str]) -> None:
@@ -67,7 +69,7 @@ def _make_devices(more: Sequence[str]) -> None:
     for path in (*(f"/dev/{name}" for name in _DEVICES), *more):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
-        _kernel.bind(f"{_HOST}{path}", path, devices=True)
+        _system_calls.bind(f"{_HOST}{path}", path, devices=True)
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"/dev/{name}")
 
@@ -77,7 +79,7 @@ def _lay_files(directory: str, names: Sequence[str], contents: Sequence[int]) ->
     sizes = [os.fstat(fd).st_size for fd in contents]
     room = sum(size + 2 * mmap.PAGESIZE for size in sizes) + mmap.PAGESIZE
     os.makedirs(directory, exist_ok=True)
-    _kernel.mount("tmpfs", directory, "tmpfs", _PLAIN, f"size={room},nr_inodes={_MAX_INODES},mode=755")
+    _system_calls.mount("tmpfs", directory, "tmpfs", _PLAIN, f"size={room},nr_inodes={_MAX_INODES},mode=755")
     for name, fd, size in zip(names, contents, sizes, strict=True):
         path = f"{directory}/{name}"
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -87,7 +89,7 @@ def _lay_files(directory: str, names: Sequence[str], contents: Sequence[int]) ->
             done += os.sendfile(out, fd, done, size - done)
         os.close(out)
         os.close(fd)
-    _kernel.mount("none", directory, None, _kernel.MS_REMOUNT | _kernel.MS_RDONLY | _PLAIN)
+    _system_calls.mount("none", directory, None, _system_calls.MS_REMOUNT | _system_calls.MS_RDONLY | _PLAIN)
 
 
 def _bind(source: str, target: str, *, writable: bool = False) -> None:
@@ -98,7 +100,7 @@ def _bind(source: str, target: str, *, writable: bool = False) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if not os.path.exists(target):
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
-    _kernel.bind(source, target, writable=writable)
+    _system_calls.bind(source, target, writable=writable)
 
 
 def _inside_host(path: str) -> str:

@@ -15,7 +15,7 @@ import functools
 import struct
 from typing import Any, Final, Literal, NamedTuple
 
-from kernelwright.sandbox import _kernel
+from kernelwright.sandbox import _system_calls
 
 FilterLevel = Literal["base", "offline", "contestant"]
 
@@ -178,7 +178,7 @@ def assemble(level: FilterLevel, machine: str | None = None) -> bytes:
     Raises:
         NotImplementedError: there is no system call table for the architecture.
     """
-    machine = machine or _kernel.machine()
+    machine = machine or _system_calls.machine()
     if machine not in _AUDIT_ARCH:
         raise NotImplementedError(f"no seccomp table for {machine}")
     program: list[Instruction] = [
@@ -216,14 +216,16 @@ def install(level: FilterLevel) -> None:
     length = len(program) // 8
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", length, ctypes.addressof(code))
-    number = _number("seccomp", _kernel.machine())
+    number = _number("seccomp", _system_calls.machine())
     assert number is not None
     try:
-        _kernel.syscall(number, _SET_MODE_FILTER, _FLAG_TSYNC | _FLAG_SPEC_ALLOW, header, what="seccomp")
+        _system_calls.syscall(number, _SET_MODE_FILTER, _FLAG_TSYNC | _FLAG_SPEC_ALLOW, header, what="seccomp")
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        _kernel.syscall(number, _SET_MODE_FILTER, _FLAG_TSYNC, header, what="seccomp")  # gVisor knows no SPEC_ALLOW
+        _system_calls.syscall(
+            number, _SET_MODE_FILTER, _FLAG_TSYNC, header, what="seccomp"
+        )  # gVisor knows no SPEC_ALLOW
 
 
 def container_profile(level: FilterLevel = "base", machine: str | None = None) -> dict[str, Any]:
@@ -234,7 +236,7 @@ def container_profile(level: FilterLevel = "base", machine: str | None = None) -
     Raises:
         NotImplementedError: there is no system call table for the architecture.
     """
-    machine = machine or _kernel.machine()
+    machine = machine or _system_calls.machine()
     if machine not in _AUDIT_ARCH:
         raise NotImplementedError(f"no seccomp table for {machine}")
     names = [name for name in _CALLS if _number(name, machine) is not None]
@@ -265,10 +267,10 @@ def _refused(name: str, level: FilterLevel) -> bool:
 def _rules(level: FilterLevel) -> dict[str, _Rule]:
     """The calls for which a level refuses some arguments."""
     clone: list[tuple[_Test, int]] = [("any bit", _CLONE_NEW_ANY)]
-    options = [_kernel.PR_SET_PDEATHSIG]
+    options = [_system_calls.PR_SET_PDEATHSIG]
     if level == "contestant":
         clone.append(("no bit", _CLONE_THREAD))
-        options += [_kernel.PR_SET_DUMPABLE, _kernel.PR_SET_SECCOMP]
+        options += [_system_calls.PR_SET_DUMPABLE, _system_calls.PR_SET_SECCOMP]
     rules = {
         "clone": _Rule(0, tuple(clone)),
         "ioctl": _Rule(1, tuple(("is", request) for request in _TERMINAL_TRICKS)),

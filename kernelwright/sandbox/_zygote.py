@@ -26,7 +26,7 @@ import socket
 import sys
 from typing import Any, Final, NoReturn
 
-from kernelwright.sandbox import _confine, _entry, _kernel, _root, messages
+from kernelwright.sandbox import _confine, _entry, _root, _system_calls, messages
 
 _PRELOADED: Final = (
     *("ctypes", "json", "mmap", "struct", "numpy", "torch", "traceback"),
@@ -34,8 +34,10 @@ _PRELOADED: Final = (
 )
 # Importing this asks the driver for devices. That starts threads, and CUDA then refuses to work in forks.
 _ASKS_THE_DRIVER: Final = "torch.utils.cpp_extension"
-_WORKER_NAMESPACES: Final = _kernel.CLONE_NEWNS | _kernel.CLONE_NEWNET | _kernel.CLONE_NEWIPC | _kernel.CLONE_NEWUTS
-_CONTAINER_NAMESPACES: Final = _WORKER_NAMESPACES | _kernel.CLONE_NEWCGROUP
+_WORKER_NAMESPACES: Final = (
+    _system_calls.CLONE_NEWNS | _system_calls.CLONE_NEWNET | _system_calls.CLONE_NEWIPC | _system_calls.CLONE_NEWUTS
+)
+_CONTAINER_NAMESPACES: Final = _WORKER_NAMESPACES | _system_calls.CLONE_NEWCGROUP
 _INSIDE_UID: Final = 1000
 
 
@@ -69,7 +71,7 @@ def _enter_namespaces(control: socket.socket) -> None:
     """Become process 1 of a pid namespace, within a user namespace if not root. Returns in the child only."""
     if os.geteuid() != 0:
         uid, gid = os.geteuid(), os.getegid()
-        _kernel.unshare(_kernel.CLONE_NEWUSER)
+        _system_calls.unshare(_system_calls.CLONE_NEWUSER)
         for name, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{_INSIDE_UID} {uid} 1"),
@@ -77,13 +79,13 @@ def _enter_namespaces(control: socket.socket) -> None:
         ):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
-    _kernel.unshare(_kernel.CLONE_NEWPID)
+    _system_calls.unshare(_system_calls.CLONE_NEWPID)
     pid = os.fork()
     if pid:
         control.close()
         _, status = os.waitpid(pid, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    _system_calls.prctl(_system_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _serve(control: socket.socket, *, isolated: bool) -> NoReturn:
@@ -150,7 +152,7 @@ def _branch(control: socket.socket, *, isolated: bool) -> tuple[int, socket.sock
     for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
         if fd > 2 and fd != theirs.fileno():
             messages.close_fds([fd])
-    _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    _system_calls.prctl(_system_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
     _serve(theirs, isolated=isolated)
 
 
@@ -163,9 +165,9 @@ def _fork(
         if request["preload"]:
             _preload_safely(request["preload"])
         if containers:
-            _kernel.setns(containers[0], _kernel.CLONE_NEWPID)
+            _system_calls.setns(containers[0], _system_calls.CLONE_NEWPID)
         elif isolated:
-            _kernel.unshare(_kernel.CLONE_NEWPID)
+            _system_calls.unshare(_system_calls.CLONE_NEWPID)
         pid = os.fork()
     except OSError as error:
         _say_why_not(worker, error)
@@ -175,7 +177,7 @@ def _fork(
         control.detach()
         _become_worker(worker, stdout, stderr, containers[0] if containers else None, isolated=isolated)
     if containers or isolated:
-        _kernel.setns(own_pid_namespace, _kernel.CLONE_NEWPID)
+        _system_calls.setns(own_pid_namespace, _system_calls.CLONE_NEWPID)
     messages.close_fds([stdout, stderr, *containers])
     if pid < 0:
         return None
@@ -206,7 +208,7 @@ def _become_worker(control_fd: int, stdout: int, stderr: int, container: int | N
     for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in (control_fd, container):
             messages.close_fds([fd])
-    _kernel.prctl(_kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    _system_calls.prctl(_system_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     control = socket.socket(fileno=control_fd)
     try:
@@ -218,10 +220,10 @@ def _become_worker(control_fd: int, stdout: int, stderr: int, container: int | N
     try:
         _confine.join_groups(groups)
         if container is not None:
-            _kernel.setns(container, _CONTAINER_NAMESPACES)
+            _system_calls.setns(container, _CONTAINER_NAMESPACES)
             os.close(container)
         elif isolated:
-            _kernel.unshare(_WORKER_NAMESPACES)
+            _system_calls.unshare(_WORKER_NAMESPACES)
             _root.build_root(plan["root"], contents)
             socket.sethostname("sandbox")
     except OSError as error:

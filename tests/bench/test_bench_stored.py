@@ -147,7 +147,7 @@ def test_a_time_that_says_nothing_is_no_speedup(store, run_id):
     bench = rejudge(store, run_id, PROBLEMS[0], 0, findings=(small,))
     assert by_sample(bench)["p1", 0].speedups == {}
     assert by_sample(bench)["p1", 0].correct
-    assert "1 samples are too small to time" in markdown_of(report_of(bench, "mine"))
+    assert "1 sample too small to time" in markdown_of(report_of(bench, "mine"))
 
 
 def test_the_latest_verdict_counts_and_none_that_is_quarantined(store, run_id):
@@ -239,7 +239,7 @@ def test_what_is_not_finished_counts_neither_for_nor_against(settings, store):
     report = report_of(load_bench(store, store.run(run_id)), "mine")
     assert (report.data["finished"], report.data["unjudged"]) == (1, 1)
     assert report.data["baselines"]["eager"]["all"]["correct_rate"] == 1.0
-    assert "2 problems have samples that are missing or were not judged (1 of these)" in markdown_of(report)
+    assert "2 problems not counted below: 1 sample not judged" in markdown_of(report)
 
 
 def test_of_a_folder_that_was_imported_a_problem_without_a_sample_is_unsolved(settings, store):
@@ -247,14 +247,14 @@ def test_of_a_folder_that_was_imported_a_problem_without_a_sample_is_unsolved(se
     judge(store, run_id, PROBLEMS[0], 0)
     report = report_of(load_bench(store, store.run(run_id)), "mine")
     assert report.data["baselines"]["eager"]["all"]["correct_rate"] == pytest.approx(1 / 3)
-    assert "2 problems have no sample, and count as unsolved" in markdown_of(report)
+    assert "2 problems without a sample, counted as unsolved" in markdown_of(report)
 
 
 def test_a_bench_on_which_nothing_was_judged_has_a_report(settings, store):
     run_id = made(settings, store, [sampled(PROBLEMS[0], 0)])
     report = report_of(load_bench(store, store.run(run_id)), "mine")
     assert (report.data["environments"], report.tables) == ([], [])
-    assert "judged nowhere yet" in markdown_of(report)
+    assert "none judged yet" in markdown_of(report)
     assert "<svg" not in html_of(report)
 
 

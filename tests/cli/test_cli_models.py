@@ -164,6 +164,8 @@ def test_a_generation_without_samples_says_why_and_fails(terminal, problem_file,
     assert "next time" not in done.stderr
     assert "0 samples, 0 kernels, 3 not answered" in done.stdout
     assert "judge them" not in done.stdout
+    assert "nothing to judge" in terminal("bench", "evaluate", "mine", code=1).stderr
+    assert "1 problem not counted below: samples are missing" in terminal("bench", "report", "mine").stdout
 
 
 def test_a_missing_key_is_named(terminal, problem_file, monkeypatch):

@@ -8,7 +8,7 @@ import gc
 import os
 import threading
 
-from kernelwright.evaluator.worker.guard import Guard
+from kernelwright.evaluator.worker.guarded_memory import Guard
 from kernelwright.sandbox.messages import recv_message, send_message
 
 LARGE_BYTES = 4 << 20

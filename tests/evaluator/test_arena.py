@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kernelwright.evaluator.worker as worker
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 
 BASE, SIZE, ALIGNMENT = 0x7B0000000100, 1 << 20, 512
 

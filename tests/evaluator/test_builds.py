@@ -10,7 +10,7 @@ import pytest
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.cache import ProductCache
-from kernelwright.evaluator.builds.native import compiler_takes
+from kernelwright.evaluator.builds.referee_code import compiler_takes
 from kernelwright.inline import cuda_toolchain as _cuda_compiler
 from kernelwright.inline import toolchain
 

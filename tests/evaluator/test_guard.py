@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from kernelwright.errors import MachineError, MissingToolError
-from kernelwright.evaluator.worker import guard as _guard
-from kernelwright.evaluator.worker.guard import GuardLibrary
+from kernelwright.evaluator.worker import guarded_memory as _guard
+from kernelwright.evaluator.worker.guarded_memory import GuardLibrary
 from kernelwright.sandbox import open_sandbox, recv_message, send_message
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the guard knows x86-64 only")
@@ -47,7 +47,7 @@ int churn(int count) {
 # Loads libc10.so of the current folder, and a guard; `run` below appends what is tried with them.
 PRELUDE = """
 import ctypes, os, sys
-from kernelwright.evaluator.worker.guard import Guard
+from kernelwright.evaluator.worker.guarded_memory import Guard
 c10 = ctypes.CDLL(os.path.abspath("libc10.so"))
 for function in (c10.by_posix_memalign, c10.by_aligned_alloc, c10.by_memalign, c10.calls):
     function.restype = ctypes.c_void_p
@@ -259,7 +259,7 @@ REFUSALS = {
     ),
 }
 ATTEMPT = """
-from kernelwright.evaluator.worker.guard import Guard
+from kernelwright.evaluator.worker.guarded_memory import Guard
 guard = Guard(os.open(sys.argv[1], os.O_RDONLY))
 print(guard.install(), guard.reason)
 guard.off()
@@ -279,7 +279,7 @@ def test_where_there_is_nothing_to_redirect_it_says_so(build, run, before):
 
 
 def test_on_another_platform_it_is_built_and_says_so(build, run):
-    source = (Path(_guard.__file__).parent / "guard.c").read_text()
+    source = (Path(_guard.__file__).parent / "guarded_memory.c").read_text()
     elsewhere = build(source, "elsewhere.so", "-U__linux__")
     reason = "only x86-64 Linux with glibc is supported"
     assert run(f"import os, sys\n{ATTEMPT}", elsewhere)[0] == f"False {reason}"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelwright.evaluator.cpu.sampling import sample_share, sample_shares
+from kernelwright.evaluator.cpu.share_sampling import sample_share, sample_shares
 from kernelwright.evaluator.own.evidence import Evidence
 from kernelwright.evaluator.own.shares import Share
 
@@ -86,7 +86,7 @@ def test_answers_that_are_kept(new, again, refused):
 
 
 def test_a_machine_that_gives_few_samples_refuses_nobody(monkeypatch):
-    monkeypatch.setattr("kernelwright.evaluator.cpu.sampling._SAMPLED_AT_MOST_S", 0.0)
+    monkeypatch.setattr("kernelwright.evaluator.cpu.share_sampling._SAMPLED_AT_MOST_S", 0.0)
     assert Scene([share(20, 23)], [share(0, 23)]).objection() == ""
 
 
@@ -98,7 +98,7 @@ def test_what_looks_like_keeping_is_looked_at_twice():
 
 @pytest.mark.parametrize(("again_ns", "refused"), [(100_000, False), (20_000, False), (2_000, True)])
 def test_calls_too_short_to_be_sampled_tell_by_their_lengths_that_answers_are_kept(monkeypatch, again_ns, refused):
-    monkeypatch.setattr("kernelwright.evaluator.cpu.sampling._SAMPLED_AGAIN_AT_MOST_S", 0.0)
+    monkeypatch.setattr("kernelwright.evaluator.cpu.share_sampling._SAMPLED_AGAIN_AT_MOST_S", 0.0)
     scene = Scene([share(80, 100)], [None])  # a busy machine: no sample hits such a call
     scene.call_ns, scene.again_ns = 100_000, again_ns
     said = "it keeps answers: calls take 100 us or more, and 2 us when the same inputs come again"

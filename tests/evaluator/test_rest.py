@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.evaluator.cpu.rest_watch import Watch
 from kernelwright.evaluator.host import door
 

@@ -9,7 +9,7 @@ import pytest
 
 from kernelwright.evaluator.accuracy.budget import Reduction
 from kernelwright.evaluator.accuracy.trials import Trial, Truth
-from kernelwright.evaluator.timing.checking import Checker
+from kernelwright.evaluator.timing.check_windows import Checker
 from kernelwright.evaluator.timing.turns import Comparison, Plan, ReadTimes, Turns
 from kernelwright.evaluator.wire.claims import OutputClaim
 from kernelwright.evaluator.wire.tensors import TensorSpec

@@ -17,9 +17,9 @@ from kernelwright.agents.llm._models import (
     recording_path,
 )
 from kernelwright.agents.llm._prices import Price, PriceTable
+from kernelwright.agents.llm._providers import metered_provider, vendors_own
 from kernelwright.agents.llm._recording import RecordedReply, ReplayProvider, read_recording, write_recording
 from kernelwright.agents.llm._types import Message, Parameters, Place, Provider, Reply, Request, Stop, Usage
-from kernelwright.agents.llm._vendors import metered_provider, vendors_own
 
 __all__ = [
     "FILE_WORDS",

@@ -11,9 +11,9 @@ from kernelwright.agents.llm._budget import Budget, Limits
 from kernelwright.agents.llm._client import ModelClient, Retries
 from kernelwright.agents.llm._mailbox import MailboxProvider
 from kernelwright.agents.llm._prices import PriceTable
+from kernelwright.agents.llm._providers import KEY_NAMES, endpoint_of, metered_provider, vendors_own
 from kernelwright.agents.llm._recording import ReplayProvider, read_recording
 from kernelwright.agents.llm._types import Provider
-from kernelwright.agents.llm._vendors import KEY_NAMES, endpoint_of, metered_provider, vendors_own
 from kernelwright.config import Endpoint, Settings
 from kernelwright.errors import UsageError
 

@@ -32,7 +32,6 @@ from kernelwright.evaluator.builds.emulation import (
 )
 from kernelwright.evaluator.builds.gpu_resources import Assembled
 from kernelwright.evaluator.builds.headers import HEADER_NAME, PrecompiledHeaders
-from kernelwright.evaluator.builds.native import compiler_version
 from kernelwright.evaluator.builds.openmp import (
     RUNTIME_OBJECT,
     runtime_command,
@@ -41,6 +40,7 @@ from kernelwright.evaluator.builds.openmp import (
     watched_command,
     watched_flags,
 )
+from kernelwright.evaluator.builds.referee_code import compiler_version
 from kernelwright.evaluator.builds.torch_headers import PREAMBLE, TorchHeaders, headers_digest
 from kernelwright.inline import cuda_toolchain, requests
 from kernelwright.sandbox import Limits, Mount, Sandbox, product_memfd

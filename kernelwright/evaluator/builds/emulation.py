@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelwright import inline
 from kernelwright.evaluator.builds.cuda_rewrite import rewrite
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.inline import cuda_toolchain, options, requests
 from kernelwright.sandbox import product_memfd
 

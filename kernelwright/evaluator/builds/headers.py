@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernelwright.evaluator.builds.cache import ProductCache
-from kernelwright.evaluator.builds.native import compiler_version
+from kernelwright.evaluator.builds.referee_code import compiler_version
 from kernelwright.inline import toolchain
 from kernelwright.sandbox import Limits, Sandbox
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kernelwright import inline
 from kernelwright.errors import KernelwrightError
-from kernelwright.evaluator.builds.native import compiler_version
+from kernelwright.evaluator.builds.referee_code import compiler_version
 from kernelwright.inline import options, requests, toolchain
 from kernelwright.sandbox import Limits, Mount, Sandbox
 

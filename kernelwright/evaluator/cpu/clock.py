@@ -9,7 +9,7 @@ from kernelwright.evaluator.accuracy.trials import CheckSet
 from kernelwright.evaluator.cpu.clockwork import CpuClockwork
 from kernelwright.evaluator.cpu.instruments import Instruments
 from kernelwright.evaluator.cpu.pool import Pool
-from kernelwright.evaluator.cpu.sampling import sample_share, sample_shares
+from kernelwright.evaluator.cpu.share_sampling import sample_share, sample_shares
 from kernelwright.evaluator.cpu.side import Side
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import CPU

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 
 _KEY_BYTES = 32
 _SHARED_ELEMENTS = 1 << 16  # with fewer, waking a second thread takes longer than it saves

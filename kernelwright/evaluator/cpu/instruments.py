@@ -11,7 +11,7 @@ from kernelwright.evaluator.host.door import Door
 from kernelwright.evaluator.host.host import RUNNER, Host, Program
 from kernelwright.evaluator.profile.code import CodeReader
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.evaluator.worker.guard import GuardLibrary
+from kernelwright.evaluator.worker.guarded_memory import GuardLibrary
 
 _NULL_CALLS = 200
 _NULL_WINDOWS = 5

@@ -42,7 +42,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kernelwright.errors import MachineError, UsageError
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.evaluator.cpu.unwind import IP, SP, CallFrames, Frame, UnknownCaller
 from kernelwright.evaluator.host.door import Meanwhile
 from kernelwright.evaluator.own.shares import Share

@@ -18,8 +18,8 @@ from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
 from kernelwright.evaluator.device.asker import DeviceAsker
-from kernelwright.evaluator.device.claims import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.examine import Examiner
+from kernelwright.evaluator.device.judging import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
 from kernelwright.evaluator.device.queue import certified_speedup
 from kernelwright.evaluator.device.recorder import Recorder, ReplaySide
@@ -39,7 +39,7 @@ from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEve
 from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
 from kernelwright.evaluator.profile.winner import Faults, Winner
 from kernelwright.evaluator.timing.check_stage import CheckStage
-from kernelwright.evaluator.timing.checking import Checker
+from kernelwright.evaluator.timing.check_windows import Checker
 from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.evaluator.timing.clockwork import Clockwork
 from kernelwright.evaluator.timing.slots import Slots
@@ -49,7 +49,7 @@ from kernelwright.evaluator.truth.oracle_client import Asker
 from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import OutputClaim, WorkerFailed
 from kernelwright.evaluator.wire.roles import is_foreign
-from kernelwright.evaluator.worker.guard import GuardLibrary
+from kernelwright.evaluator.worker.guarded_memory import GuardLibrary
 from kernelwright.records import Problem, Profile, Status
 
 __all__ = ["DeviceClock"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.sandbox import SharedMemory

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from kernelwright.evaluator.builds.native import build_program
+from kernelwright.evaluator.builds.referee_code import build_program
 from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed, readable
 from kernelwright.inline import BuildError

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernelwright.evaluator.accuracy.trials import Variant
-from kernelwright.evaluator.device.claims import DeviceClaim
+from kernelwright.evaluator.device.judging import DeviceClaim
 from kernelwright.evaluator.device.keeper_client import Memory
 from kernelwright.evaluator.device.pool import DevicePool
 from kernelwright.evaluator.device.queue import Queue, QueueWindow, fresh_keys

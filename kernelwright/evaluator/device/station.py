@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.keeper_client import Keeper
 from kernelwright.evaluator.device.queue import QueueLibrary

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import Failure, OutputClaim, WorkerFailed

@@ -10,13 +10,13 @@ from kernelwright.config import Settings
 from kernelwright.evaluator.accuracy.judging import Judge, Judgement
 from kernelwright.evaluator.accuracy.trials import OWN, CheckSet
 from kernelwright.evaluator.host.seat import SETUP_TIMEOUT_S, WorkerSeat
-from kernelwright.evaluator.timing.checking import Checker, worse
-from kernelwright.evaluator.timing.checking import Finding as Checked
+from kernelwright.evaluator.timing.check_windows import Checker, worse
+from kernelwright.evaluator.timing.check_windows import Finding as Checked
 from kernelwright.evaluator.timing.clockwork import Clockwork
 from kernelwright.evaluator.timing.slots import Slots
 from kernelwright.evaluator.timing.turns import Plan
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
-from kernelwright.evaluator.worker.guard import GuardLibrary
+from kernelwright.evaluator.worker.guarded_memory import GuardLibrary
 from kernelwright.records import Correctness, Problem, Status
 
 __all__ = ["CheckReport", "CheckStage"]

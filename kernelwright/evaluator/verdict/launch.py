@@ -9,8 +9,8 @@ from kernelwright.evaluator.host.host import Host, Program
 from kernelwright.evaluator.host.seat import WorkerSeat
 from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.verdict.clocks import Clocks, checked_by
+from kernelwright.evaluator.verdict.failures import note_builds, refuse
 from kernelwright.evaluator.verdict.progress import Progress, Refused
-from kernelwright.evaluator.verdict.refusals import note_builds, refuse
 from kernelwright.evaluator.verdict.replay import Replay
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.records import Candidate, Finding, Problem, Stage, Status

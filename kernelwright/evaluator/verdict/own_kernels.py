@@ -10,8 +10,8 @@ from kernelwright.evaluator.screen import screening
 from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.evaluator.timing.slots import Slots
 from kernelwright.evaluator.timing.turns import Plan
+from kernelwright.evaluator.verdict.failures import refuse
 from kernelwright.evaluator.verdict.progress import Progress, Refused
-from kernelwright.evaluator.verdict.refusals import refuse
 from kernelwright.evaluator.verdict.replay import Replay
 from kernelwright.evaluator.wire.claims import WorkerFailed, readable
 from kernelwright.records import Candidate, Problem, Status

@@ -23,9 +23,9 @@ from kernelwright.evaluator.host.seat import Seat
 from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.evaluator.timing.clockwork import FLOOR_SHARE
 from kernelwright.evaluator.timing.turns import ReadTimes, Turn, Turns
+from kernelwright.evaluator.verdict.failures import refuse
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.progress import Progress, Refused
-from kernelwright.evaluator.verdict.refusals import refuse
 from kernelwright.evaluator.verdict.rivals import Races, RivalFailed, Rivals
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import CONTROL, is_foreign

@@ -21,11 +21,11 @@ from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.evaluator.timing.slots import Slots
 from kernelwright.evaluator.timing.turns import Plan
 from kernelwright.evaluator.verdict.clocks import Clocks
+from kernelwright.evaluator.verdict.failures import note_builds, refuse
 from kernelwright.evaluator.verdict.interface import Check, Confirm, Search
 from kernelwright.evaluator.verdict.launch import Launcher
 from kernelwright.evaluator.verdict.own_kernels import ask_for_own_kernels
 from kernelwright.evaluator.verdict.progress import Progress, Refused
-from kernelwright.evaluator.verdict.refusals import note_builds, refuse
 from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 from kernelwright.evaluator.verdict.static_profile import StaticProfiler
 from kernelwright.evaluator.wire.claims import WorkerFailed

@@ -12,7 +12,7 @@ import os
 import socket
 from typing import Any
 
-from kernelwright.evaluator.builds.native import compiler_takes
+from kernelwright.evaluator.builds.referee_code import compiler_takes
 from kernelwright.evaluator.worker.device_runner import DeviceRunner
 from kernelwright.evaluator.worker.runner import Runner
 

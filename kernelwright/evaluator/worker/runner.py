@@ -42,7 +42,7 @@ from kernelwright.sandbox.messages import recv_message, send_message
 if TYPE_CHECKING:
     import torch
 
-    from kernelwright.evaluator.worker.guard import Guard
+    from kernelwright.evaluator.worker.guarded_memory import Guard
 
 _SCATTERED_BLOCKS = 16  # of up to 64 KB each
 _CALLS_BYTES = 48_000
@@ -308,7 +308,7 @@ class Runner:
 
     def do_guard(self, fds: list[int], byte: int | None) -> dict[str, Any]:
         """Guard tensor memory from now on and fill it with ``byte``; None ends this. Answers with the violations."""
-        from kernelwright.evaluator.worker.guard import Guard
+        from kernelwright.evaluator.worker.guarded_memory import Guard
 
         if fds:
             self.guard = Guard(fds[0])

@@ -1,4 +1,4 @@
-"""Poisoned and guarded memory for a contestant's CPU tensors; see ``guard.c`` for how torch's allocator is redirected.
+"""Poisoned and guarded memory for a contestant's CPU tensors. ``guarded_memory.c`` redirects torch's allocator.
 
 The referee builds the library once and hands it to workers as a sealed memory file. A worker installs it and switches
 it on around the watched calls. This module is imported inside the sandbox, so it must stay light.
@@ -10,7 +10,7 @@ import ctypes
 from pathlib import Path
 from typing import Final
 
-from kernelwright.evaluator.builds.native import build_library
+from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.sandbox import product_memfd
 
 POISON_LIMIT_BYTES: Final = 1 << 30  # filling commits every page, which larger tensors may never touch
@@ -18,10 +18,10 @@ _MAX_TEXTS: Final = 8
 
 
 class GuardLibrary:
-    """The compiled ``guard.c``, built once for each cache folder and content. For the referee; loads nothing."""
+    """The compiled ``guarded_memory.c``, built once for each cache folder and content. It loads nothing."""
 
     def __init__(self, cache_dir: Path) -> None:
-        path = build_library(Path(__file__).with_name("guard.c"), cache_dir, ("-O2", "-pthread"))
+        path = build_library(Path(__file__).with_name("guarded_memory.c"), cache_dir, ("-O2", "-pthread"))
         self.data = path.read_bytes()
 
     def memfd(self) -> int:
