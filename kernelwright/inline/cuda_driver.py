@@ -20,7 +20,6 @@ __all__ = [
     "use_stand_in",
 ]
 
-_DEFAULT_SHARED_BYTES = 48 << 10
 _LIBRARY = "libcuda.so.1"
 _library = _LIBRARY
 _loaded = False
@@ -71,7 +70,9 @@ def driver_kernel(path: str, name: str) -> Callable[[Sequence[int], int, Sequenc
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _check(driver, driver.cuModuleLoadData(ctypes.byref(module), image), f"loading {name}")
     _check(driver, driver.cuModuleGetFunction(ctypes.byref(function), module, symbol.encode()), f"finding {name}")
-    granted = _DEFAULT_SHARED_BYTES
+    granted = 0  # dynamic shared memory: a kernel has less than 48 KB by default if it has static memory too
+    context = ctypes.c_void_p()
+    _check(driver, driver.cuCtxGetCurrent(ctypes.byref(context)), "asking for the context")
 
     def launch(shape: Sequence[int], shared: int, values: Sequence[Any], tensors: Sequence[Any]) -> None:
         nonlocal granted
@@ -80,6 +81,10 @@ def driver_kernel(path: str, name: str) -> Callable[[Sequence[int], int, Sequenc
         if shared > granted:
             _check(driver, driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), f"granting {name} memory")
             granted = shared
+        current = ctypes.c_void_p()
+        _check(driver, driver.cuCtxGetCurrent(ctypes.byref(current)), "asking for the context")
+        if not current.value:  # as in autograd's threads
+            _check(driver, driver.cuCtxSetCurrent(context), "entering the context")
         packed = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(_torch_stream() if beside_torch else 0)
         _check(driver, driver.cuLaunchKernel(function, *shape, shared, stream, packed, None), f"launching {name}")

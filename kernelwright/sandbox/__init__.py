@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         WorkerFailed,
         over_memory,
     )
+    from kernelwright.sandbox._view import driver_environment
     from kernelwright.sandbox.memory import SharedMemory, product_memfd
     from kernelwright.sandbox.messages import (
         PeerClosed,
@@ -45,6 +46,7 @@ __all__ = [
     "Worker",
     "WorkerFailed",
     "describe_host",
+    "driver_environment",
     "open_sandbox",
     "over_memory",
     "product_memfd",
@@ -56,6 +58,7 @@ __all__ = [
 _HOMES = {
     "_open": ("describe_host", "open_sandbox", "self_test"),
     "_types": ("Completed", "Exit", "Limits", "Mount", "Probe", "Sandbox", "Worker", "WorkerFailed", "over_memory"),
+    "_view": ("driver_environment",),
     "memory": ("SharedMemory", "product_memfd"),
     "messages": ("PeerClosed", "PeerTimeout", "ProtocolError", "recv_message", "send_message"),
 }

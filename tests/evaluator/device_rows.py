@@ -218,24 +218,33 @@ made.do_serve = serve
     ),
     _row("does not wait for its stream", "runner().torch.synchronize = lambda: None\n"),
     _row(
-        "writes into the page of reveals",
+        "reveals its calls itself",
         """
-import numpy
+queue = runner().queue
+reveals = ctypes.addressof(ctypes.c_char.from_buffer(queue._reveals))
+answers = ctypes.addressof(ctypes.c_char.from_buffer(queue._answers))
+revealed, key = (ctypes.c_uint64.from_address(reveals + at) for at in (0, 8))
+answered = ctypes.c_uint32.from_address(answers + 8)
 
-page = numpy.frombuffer(runner().queue._reveals, dtype=numpy.uint8).ctypes.data
-ctypes.memset(page, 0, 64)
+
+def serve(forward, *, first, calls, own=queue.serve, **more):
+    kept = own(forward, first=first, calls=calls, **more)
+    end = time.monotonic() + 1.0
+    for number in range(first, first + calls):
+        key.value = 0
+        revealed.value = number
+        while answered.value != number and time.monotonic() < end:
+            pass
+    return kept
+
+
+queue.serve = serve
 """,
-        Status.RUNTIME_ERROR,
+        Status.REWARD_HACK,
     ),
     _row(
-        "makes the page of reveals writable",
-        """
-import numpy
-
-page = numpy.frombuffer(runner().queue._reveals, dtype=numpy.uint8).ctypes.data
-if ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), 4096, 3) == 0:
-    ctypes.memset(page, 0, 64)
-""",
+        "wipes the page of reveals",
+        "ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(runner().queue._reveals)), 0, 64)\n",
     ),
     _row(
         "takes every descriptor for memory of the keeper's",

@@ -47,6 +47,8 @@ def test_an_honest_candidate_is_timed_and_its_opened_outputs_are_right(contestan
     assert window.durations_ns.shape == (SLOTS,)
     assert np.all(window.durations_ns > 0)
     assert window.together == ("queue" not in nasty)  # its driver's queue is shorter than the window
+    assert not window.waits
+    assert window.ahead == SLOTS if window.together else window.ahead > 1
     assert judged(one, window) == {0: (True, 0), 3: (True, 0), 7: (True, 0)}
     assert one.process.wait(10.0) == 0
 
@@ -54,7 +56,7 @@ def test_an_honest_candidate_is_timed_and_its_opened_outputs_are_right(contestan
 def test_a_candidate_that_waits_for_its_device_is_served_call_by_call(contestant):
     one = contestant("synchronising")
     window = one.window({1: 0, 6: 1})
-    assert not window.together
+    assert window.waits
     assert judged(one, window) == {1: (True, 0), 6: (True, 0)}
 
 
@@ -64,7 +66,7 @@ def test_an_empty_call_has_the_digest_of_nothing(contestant):
 
 
 def test_results_of_an_earlier_call_are_found_when_they_are_opened(contestant):
-    one = contestant("stale", places=1)
+    one = contestant("stale")
     window = one.window({0: 0, 4: 1})
     found = judged(one, window)
     assert found[0] == (True, 0)

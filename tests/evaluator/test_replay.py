@@ -24,7 +24,6 @@ from kernelwright.evaluator.device.replay import (
     replayer_program,
 )
 from kernelwright.evaluator.wire import queue as wire
-from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.worker.plan import recorded_plan
 
 HERE = Path(__file__).parent.parent / "stand_in"
@@ -138,8 +137,8 @@ def test_a_false_plan_only_times_itself(machine, steps):
 
 
 def test_a_plan_that_faults_is_told(machine):
-    with Confirmation(machine, claim(launch(y=64))) as one, pytest.raises(WorkerFailed, match="CUDA error 700"):
-        one.window()
+    with pytest.raises(CannotReplay, match="CUDA error 700"):
+        Confirmation(machine, claim(launch(y=64)))
 
 
 @pytest.mark.parametrize(

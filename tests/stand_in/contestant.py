@@ -23,7 +23,7 @@ SLOT_BYTES, STRIDE = 4096, 4096
 class Contestant:
     """A worker process with memory of its own, and what the referee holds for it."""
 
-    def __init__(self, machine, keeper, way, calls, *, places=2, nasty=""):
+    def __init__(self, machine, keeper, way, calls, *, nasty=""):
         (library, images, affine), queue_library = machine
         self.keeper, self.calls = keeper, calls
         self.plain = keeper.allocate(SLOT_BYTES * SLOTS)
@@ -45,7 +45,6 @@ class Contestant:
             "slots": SLOTS,
             "stride": STRIDE,
             "rooms": ROOMS,
-            "places": places,
             "count": COUNT,
             "first": self.queue.first_call(),
             "calls": calls,

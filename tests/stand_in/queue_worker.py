@@ -26,71 +26,71 @@ _PR_SET_PDEATHSIG = 1
 class Candidate:
     """A forward over one input of ``count`` floats."""
 
-    def __init__(self, driver: Driver, image: bytes, places: list[int], count: int) -> None:
+    def __init__(self, driver: Driver, image: bytes, place: int, count: int) -> None:
         self.driver = driver
         self.kernel = driver.load(image).function("affine")
-        self.places = places
+        self.place = place
         self.count = count
         self.outputs = [driver.allocate(4 * count) for _ in range(8)]
         self.calls = 0
-        self.honest(0)  # a first launch may wait until the device is idle
+        self.honest()  # a first launch may wait until the device is idle
         self.calls = 0
         driver.synchronize(0)
 
-    def honest(self, place: int) -> list[Output]:
+    def honest(self) -> list[Output]:
         """y = 2 x + 1, into memory of this call."""
         to = self.outputs[self.calls % len(self.outputs)]
         self.calls += 1
-        self.kernel(ONE, c_uint64(self.places[place]), c_uint64(to), c_uint32(self.count))
+        self.kernel(ONE, c_uint64(self.place), c_uint64(to), c_uint32(self.count))
         return [Output(to, 4 * self.count, [])]
 
-    def empty(self, place: int) -> list[Output]:
+    def empty(self) -> list[Output]:
         """Nothing: what the door itself costs."""
         return []
 
-    def synchronising(self, place: int) -> list[Output]:
+    def synchronising(self) -> list[Output]:
         """It waits for its device in the middle, as ``.item()`` does."""
-        found = self.honest(place)
+        found = self.honest()
         self.driver.synchronize(0)
         return found
 
-    def stale(self, place: int) -> list[Output]:
+    def stale(self) -> list[Output]:
         """It computes on the data of the call before, which lies in the place until the reveal."""
         to = self.outputs[0]
         if self.calls == 0:
-            self.kernel(ONE, c_uint64(self.places[place]), c_uint64(to), c_uint32(self.count))
+            self.kernel(ONE, c_uint64(self.place), c_uint64(to), c_uint32(self.count))
         self.calls += 1
         return [Output(to, 4 * self.count, [])]
 
-    def wrong(self, place: int) -> list[Output]:
+    def wrong(self) -> list[Output]:
         """It hands over its input."""
-        return [Output(self.places[place], 4 * self.count, [])]
+        return [Output(self.place, 4 * self.count, [])]
 
-    def out_of_bounds(self, place: int) -> list[Output]:
+    def out_of_bounds(self) -> list[Output]:
         """Its kernel writes where nothing is mapped."""
-        self.kernel(ONE, c_uint64(self.places[place]), c_uint64(64), c_uint32(self.count))
+        self.kernel(ONE, c_uint64(self.place), c_uint64(64), c_uint32(self.count))
         return [Output(self.outputs[0], 4 * self.count, [])]
 
-    def raising(self, place: int) -> list[Output]:
+    def raising(self) -> list[Output]:
         """It raises in its third call."""
         self.calls += 1
         if self.calls == 3:
             raise ValueError("no third call")
-        return self.honest(place)
+        return self.honest()
 
-    def dying(self, place: int) -> list[Output]:
+    def dying(self) -> list[Output]:
         """It is killed in its third call."""
         self.calls += 1
         if self.calls == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.honest(place)
+        return self.honest()
 
-    def hanging(self, place: int) -> list[Output]:
+    def hanging(self) -> list[Output]:
         """It never returns from its third call."""
         self.calls += 1
         while self.calls == 3:
             time.sleep(1.0)
-        return self.honest(place)
+        return self.honest()
 
 
 def main() -> None:
@@ -104,18 +104,17 @@ def main() -> None:
     queue = Queue(driver, images[0], *told["pages"])
     sealed = driver.adopt(told["sealed"], told["slot_bytes"] * told["slots"])
     opened = driver.adopt(told["opened"], told["stride"] * told["rooms"])
-    inputs = driver.allocate(told["slot_bytes"] * told["places"])
-    driver.clear(inputs, told["slot_bytes"] * told["places"])
-    places = [inputs + k * told["slot_bytes"] for k in range(told["places"])]
-    candidate = Candidate(driver, images[1], places, told["count"])
-    forward: Callable[[int], list[Output]] = getattr(candidate, told["way"])
+    place = driver.allocate(told["slot_bytes"])
+    driver.clear(place, told["slot_bytes"])
+    candidate = Candidate(driver, images[1], place, told["count"])
+    forward: Callable[[], list[Output]] = getattr(candidate, told["way"])
     queue.serve(
         forward,
         first=told["first"],
         calls=told["calls"],
         sealed=sealed,
         slot_bytes=told["slot_bytes"],
-        places=places,
+        place=place,
         opened=opened,
         rooms=Rooms([0], [told["stride"]], told["stride"]),
     )

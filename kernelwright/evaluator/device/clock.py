@@ -7,6 +7,7 @@ taken off the reference alone in what is claimed: see :func:`device.queue.certif
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
 from kernelwright.evaluator.device.asker import DeviceAsker
+from kernelwright.evaluator.device.empty import Empty, EmptyCalls
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.judging import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
@@ -27,7 +29,6 @@ from kernelwright.evaluator.device.replay import CannotReplay
 from kernelwright.evaluator.device.side import DeviceSide
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.device.trials import DeviceTrials
-from kernelwright.evaluator.figures.control_chart import Chart
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import Device, read_state
 from kernelwright.evaluator.host.door import Window
@@ -47,19 +48,19 @@ from kernelwright.evaluator.timing.turns import OVERWRITTEN, Comparison, Plan, R
 from kernelwright.evaluator.timing.workers import Workers
 from kernelwright.evaluator.truth.oracle_client import Asker
 from kernelwright.evaluator.wire import queue as wire
-from kernelwright.evaluator.wire.claims import OutputClaim, WorkerFailed
+from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import is_foreign
 from kernelwright.evaluator.worker.guarded_memory import GuardLibrary
 from kernelwright.records import Problem, Profile, Status
 
 __all__ = ["DeviceClock"]
 
-_POOLS = 4  # times as large as on the CPU: a GPU's caches are
-_USUAL_LAUNCHES = 8  # of one call
+_POOLS = 32  # times as large as on the CPU, so that windows have many calls; at most this part of the memory:
+_POOL_SHARE = 1 / 32
+_USUAL_LAUNCHES, _LAUNCHES_A_STEP = 8, 2  # of one call; of one operator of the reference
 _EVENT_CALLS = 30
 _MOST_EVENT_MS = 1e6
 _EMPTY_CALLS, _FEWEST_CALLS = 32, 4
-_EMPTY_WINDOWS = 5
 _LEAST_MS = 1e-6
 _SHARE_WINDOWS = 3
 _SHARE_SAMPLES = 1000  # that a share by two times counts as
@@ -112,10 +113,19 @@ class DeviceTurns(Turns):
     """Turns whose claims are certified.
 
     Attributes:
-        followed: outputs of two calls of the candidate's own process, one after the other, where a replay is timed.
+        empty: what empty calls take, in ms: usual ones, and those of a side that waits for its device in its calls.
+        overwrites: whether the candidate's calls overwrite the output of the call before, and the reference's do not.
     """
 
-    followed: tuple[Sequence[OutputClaim], Sequence[OutputClaim]] | None = None
+    empty: tuple[Empty, Callable[[], Empty]]
+    overwrites = False
+
+    def _empty_of(self, side: Seat) -> Empty:
+        usual, waiting = self.empty
+        return waiting() if isinstance(side, DeviceSide) and side.synchronising else usual
+
+    def _empty_ms(self, side: Seat) -> float:
+        return self._empty_of(side).mean_ms
 
     def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
         """See :meth:`Turns._claimed`.
@@ -125,21 +135,18 @@ class DeviceTurns(Turns):
         """
         own = self._sides[0].name
         raw, replayed = windows[own].mean_ms, isinstance(self._sides[0], ReplaySide)
+        most_ms = {side.name: self._empty_of(side).most_ms for side in self._sides}
         return {
             name: math.log(
                 latency_ms[name] / latency_ms[own]
                 if replayed or is_foreign(name)
-                else max(certified_speedup(window.mean_ms, raw, self._most_null_ms), _LEAST_MS / raw)
+                else max(certified_speedup(window.mean_ms, raw, most_ms[name]), _LEAST_MS / raw)
             )
             for name, window in windows.items()
         }
 
     def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
-        if self.followed is None:
-            return super()._overwritten(windows)
-        theirs = windows["eager"].outputs
-        others = any(meet(theirs[call], theirs[call + 1]) for call in theirs if call + 1 in theirs)
-        return OVERWRITTEN if meet(*self.followed) and not others else None
+        return OVERWRITTEN if self.overwrites else None
 
     def _late(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
         """None: outputs that come later than their digests are refused for that."""
@@ -153,8 +160,8 @@ class DeviceClockwork(Clockwork):
         super().__init__(workers, problem)
         self._host = workers.host
         self._device = workers.device
-        self._charts: dict[str, Chart] = {}
-        self._empty: DeviceSide | None = None
+        self._launches = _USUAL_LAUNCHES
+        self._empties = EmptyCalls(self._empty_side, self._settings.call_timeout_s)
         self._trials: DeviceTrials | None = None
         self._device_sources: dict[tuple[str, int], DeviceSource] = {}
 
@@ -173,9 +180,7 @@ class DeviceClockwork(Clockwork):
     def close(self) -> None:
         """Free everything that the keeper holds for this problem."""
         super().close()
-        if self._empty is not None:
-            self._empty.end()
-            self._empty = None
+        self._empties.end()
         for source in self._device_sources.values():
             source.close()
         self._device_sources = {}
@@ -196,22 +201,26 @@ class DeviceClockwork(Clockwork):
         rates = ceilings.tflops_by_dtype
         dtype = max((variant.main_dtype, *allowed, *self._settings.allow_precision), key=lambda d: rates.get(d, 0.0))
         work = {dtype: float(check_set.flops)}
-        return floor_ms(variant.bytes_moved, work, ceilings, working_set_bytes=self.pool_bytes(check_set)).ms
+        return floor_ms(variant.bytes_moved, work, ceilings, working_set_bytes=variant.bytes_moved).ms
 
     def _room(self, variant: Variant) -> tuple[int, int]:
-        """As on the CPU, with the outputs of a window's calls, which the device keeps beside the pool."""
+        """As on the CPU, and more on a GPU, which is faster."""
         slot_bytes, pool_bytes = super()._room(variant)
-        outputs = sum(spec.span_bytes for spec in variant.outputs)
-        return slot_bytes + outputs, pool_bytes * (_POOLS if self._device.is_gpu else 1)
+        if self._device.is_gpu:
+            most = int(_POOL_SHARE * self.station.keeper.about["total"])
+            pool_bytes = max(pool_bytes, min(_POOLS * pool_bytes, most))
+        return slot_bytes, pool_bytes
 
     def _plan(self, fastest_ms: float, slowest_ms: float, variant: Variant) -> Plan:
         """Windows that fit into the queue of a driver; every slot is drawn anew for each."""
-        calls = min(super()._plan(fastest_ms, slowest_ms, variant).calls, wire.depth(_USUAL_LAUNCHES))
+        most = max(wire.depth(self._launches), _FEWEST_CALLS)
+        calls = min(super()._plan(fastest_ms, slowest_ms, variant).calls, most)
         return Plan(calls, calls)
 
     def _make_pool(self, check_set: CheckSet, index: int, slots: int) -> Slots:
         variant, key = check_set.variants[index], (check_set.id, index)
         keeper = self.station.keeper
+        self._launches = max(_USUAL_LAUNCHES, _LAUNCHES_A_STEP * check_set.steps)
         if key not in self._device_sources:
             known = sorted({trial.distribution for trial in check_set.trials[index] if trial.weights == 0})
             self._device_sources[key] = DeviceSource(keeper, variant, known, self._draw(variant))
@@ -230,11 +239,13 @@ class DeviceClockwork(Clockwork):
         """See :meth:`Clockwork.turns`. A candidate whose calls can be replayed is timed so."""
         ours, replay = sides[0], self._replay_of(sides[0], check_set)
         try:
-            followed = None if replay is None else self._in_own_process(ours, check_set)
+            overwrites = self._overwrites(sides, check_set, replayed=replay is not None)
             sides[0] = replay or ours
             with super().turns(sides, check_set, read_times, redraws) as turns:
                 assert isinstance(turns, DeviceTurns)
-                turns.followed = followed
+                waiting = functools.partial(self._empty_calls, check_set, ahead=False)
+                turns.empty = self._empty_calls(check_set, ahead=True), waiting
+                turns.overwrites = overwrites
                 yield turns
         finally:
             sides[0] = ours
@@ -263,19 +274,37 @@ class DeviceClockwork(Clockwork):
         self.remarks["device-clock"] = f"timed by a replay of its {steps} launches, copies and fills"
         return replay
 
-    def _in_own_process(self, side: Seat, check_set: CheckSet) -> tuple[Sequence[OutputClaim], Sequence[OutputClaim]]:
-        """One window of a candidate's own process: what it takes is told, and two outputs are returned.
+    def _overwrites(self, sides: Sequence[Seat], check_set: CheckSet, *, replayed: bool) -> bool:
+        """Whether a candidate's calls overwrite the output of the call before, which its user loses.
+
+        A window of its own process is looked at, in which outputs are kept: fresh memory cannot be the same memory.
+        What the window takes is told where a replay is timed.
 
         Raises:
             WorkerFailed: the worker died, raised or hung.
         """
+        side = sides[0]
+        if not isinstance(side, DeviceSide) or not is_foreign(side.name):
+            return False
+        overwritten, mean_ms = self._kept_window(side, check_set)
+        if replayed:
+            self.remarks["device-clock"] += f"; in its own process a call took {1e3 * mean_ms:.3g} us"
+        eager = next((s for s in sides if s.name == "eager"), None)
+        return overwritten and not (isinstance(eager, DeviceSide) and self._kept_window(eager, check_set)[0])
+
+    def _kept_window(self, side: DeviceSide, check_set: CheckSet) -> tuple[bool, float]:
+        """Whether two outputs of a window that keeps all share memory, and the mean ms of its calls."""
         calls = self._few_calls(check_set)
         pool = self._pool(check_set, 0, calls)
+        assert isinstance(pool, DevicePool)
         side.enter(pool)
         pool.refill(range(calls))
-        window = side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
-        self.remarks["device-clock"] += f"; in its own process a call took {1e3 * window.mean_ms:.3g} us"
-        return window.outputs[0], window.outputs[1]
+        side.keeps_outputs = True
+        try:
+            window = side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
+        finally:
+            side.keeps_outputs = False
+        return meet(window.outputs[0], window.outputs[1]), window.mean_ms
 
     def _see_right(self, replay: ReplaySide, pool: DevicePool, check_set: CheckSet) -> None:
         """Check that a replay answers right, with other weights too.
@@ -303,36 +332,24 @@ class DeviceClockwork(Clockwork):
 
     def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
         """See :meth:`Clockwork.empty_call_ms`. The limit is a control chart's, over the session."""
-        chart = self._charts.setdefault(check_set.id, Chart())
+        return self._empty_calls(check_set, ahead=True)
+
+    def _empty_calls(self, check_set: CheckSet, *, ahead: bool) -> Empty:
+        """What an empty call takes; ``ahead``: of a side that does not wait for its device."""
         calls = self._few_calls(check_set)
         pool = self._pool(check_set, 0, calls)
-        while not chart.add(self._measured_empty(pool, calls)):
-            pass  # at most once: the second group is taken
-        return chart.mean, chart.upper
+        assert isinstance(pool, DevicePool)
+        return self._empties.measured(check_set.id, pool, calls, ahead=ahead)
+
+    def _empty_side(self) -> DeviceSide:
+        side = self._workers.bare("empty")
+        assert isinstance(side, DeviceSide)
+        return side
 
     def _few_calls(self, check_set: CheckSet) -> int:
         """Calls of a window that is not a turn: fewer where inputs are large."""
         slot_bytes, room = self._room(check_set.variants[0])
         return max(min(_EMPTY_CALLS, room // slot_bytes), _FEWEST_CALLS)
-
-    def _measured_empty(self, pool: Slots, calls: int) -> list[float]:
-        """Mean ms of empty calls in some windows, after one that is not counted."""
-        if self._empty is not None and not self._empty.client.worker.alive():
-            self._empty.end()
-            self._empty = None
-        if self._empty is None:
-            side = self._workers.bare("empty")
-            assert isinstance(side, DeviceSide)
-            side.idle()
-            self._empty = side
-        assert isinstance(pool, DevicePool)
-        self._empty.enter(pool)
-        order, timeout_s = np.arange(calls), self._settings.call_timeout_s
-        try:
-            windows = [self._empty.window(order, [], call_timeout_s=timeout_s) for _ in range(_EMPTY_WINDOWS + 1)]
-        except WorkerFailed as failed:
-            raise MachineError(f"the empty worker failed: {failed.failure.message}") from None
-        return [window.mean_ms for window in windows[1:]]
 
 
 class DeviceCheckStage(CheckStage):

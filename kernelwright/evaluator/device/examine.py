@@ -80,7 +80,8 @@ class Examiner:
         return found
 
     def _measured(self) -> GpuCeilings:
-        return parse_ceilings(self._sandbox.call(_CEILINGS, {}, limits=self._limits))
+        mounts, variables = self.device.mounts(), self.device.variables()
+        return parse_ceilings(self._sandbox.call(_CEILINGS, {}, limits=self._limits, mounts=mounts, env=variables))
 
     def counters(
         self, files: Mapping[str, bytes], kernels: Collection[str]
@@ -190,8 +191,8 @@ class Examiner:
         done = self._sandbox.run(
             ["/bin/sh", "-c", script],
             files=files,
-            mounts=_mounts(tool),
-            env=self._environment() | dict(env or {}),
+            mounts=[*_mounts(tool), *self.device.mounts()],
+            env=self._environment() | self.device.variables() | dict(env or {}),
             limits=self._limits,
         )
         return done.stdout.decode(errors="replace")

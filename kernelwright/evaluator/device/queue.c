@@ -1,7 +1,8 @@
 /* The queue's clock: reveals calls that a worker has enqueued ahead on its device, one by one, and times them.
  *
- * Two pages. The referee writes `Reveals`, which the worker can only read. The worker and its kernels write `Answers`;
- * see door.cu. A call takes its time from the reveal to the digest of its outputs. Whether its outputs are opened is
+ * Two pages. The referee writes `Reveals`. A worker that writes there as well can only mislead itself, since nothing is
+ * read back, and many drivers register no page that is read-only. The worker and its kernels write `Answers`; see
+ * door.cu. A call takes its time from the reveal to the digest of its outputs. Whether its outputs are opened is
  * said afterwards, and opening them is not timed.
  */
 #include <stdint.h>

@@ -34,8 +34,7 @@ class QueueWindow(NamedTuple):
 
     durations_ns: (calls,) from reveal to acknowledgement. sums: (calls,) the digests that acknowledged them.
     keys: (calls,) the keys of the reveals. places: by the index of an opened call, the number of the place that its
-    outputs were copied to. together: whether all calls were enqueued before the first reveal; if not, the worker waits
-    for its device in every call, and times include that.
+    outputs were copied to. together: whether all calls were enqueued before the first reveal. ahead: how many were.
     """
 
     durations_ns: np.ndarray
@@ -43,6 +42,12 @@ class QueueWindow(NamedTuple):
     keys: np.ndarray
     places: Mapping[int, int]
     together: bool
+    ahead: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether the worker waits for its device in its calls, as ``.item()`` does. A full queue stops later calls."""
+        return not self.together and self.ahead <= 1
 
     @property
     def mean_ms(self) -> float:
@@ -72,14 +77,13 @@ class Queue:
         self._name = name
         self._reveals = SharedMemory.create(wire.REVEAL_BYTES, "reveals")
         self._answers = SharedMemory.create(wire.ANSWER_BYTES, "answers")
-        self._reveals.seal()
         self._at = [
             ctypes.addressof(ctypes.c_char.from_buffer(memory.view)) for memory in (self._reveals, self._answers)
         ]
         self._next = wire.FIRST_CALL
 
     def fds(self) -> tuple[int, int]:
-        """Descriptors of two pages: reveals, which the worker can only read, and answers, which it writes."""
+        """Descriptors of two pages: reveals, which nobody here reads again, and answers, which the worker writes."""
         return self._reveals.fd, self._answers.fd
 
     def close(self) -> None:
@@ -131,6 +135,7 @@ class Queue:
             *(ctypes.c_void_p(array.ctypes.data) for array in (orders, given, opens, pauses, durations, sums)),
             ctypes.c_int64(_STALL_NS),
         )
+        first = self._next
         self._next += calls
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while self._library.window(*arguments, ctypes.c_int64(patience)) != _DONE:
@@ -141,7 +146,8 @@ class Queue:
                 failure = Failure("timeout", "forward", f"a call took longer than {call_timeout_s:g} s")
                 raise WorkerFailed(failure, self._name)
             patience = _PATIENCE_NS
-        return QueueWindow(durations, sums, given, dict(opened), bool(progress.together))
+        before = calls if progress.together else max(int(progress.seen) - first + 1, 0)
+        return QueueWindow(durations, sums, given, dict(opened), bool(progress.together), before)
 
 
 def fresh_keys(count: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.device.keeper_client import Memory
 from kernelwright.evaluator.device.pool import DevicePool
@@ -28,8 +29,9 @@ from kernelwright.sandbox import product_memfd
 
 __all__ = ["Recorder", "ReplaySide"]
 
-_LEAST_ARENA = 256 << 20
+_LEAST_ARENA, _LEAST_GPU_ARENA = 256 << 20, 1 << 30  # Triton's autotuner alone takes 256 MB
 _MOST_CODE = 64 << 20
+_STARTS = 3  # of a process, which may have put something else at the recorded addresses
 _TIMES = 4  # the bytes of inputs, weights and outputs that a candidate may take in all
 
 
@@ -68,7 +70,8 @@ class Recorder(DeviceSide):
     def _recorded(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> tuple[Any, list[bytes]]:
         """The plan, and Triton's machine code: claims."""
         outputs = sum(variant.capacity())
-        size = _LEAST_ARENA + _TIMES * (variant.slot_bytes + variant.state_bytes + outputs)
+        least = _LEAST_GPU_ARENA if self._station.device.is_gpu else _LEAST_ARENA
+        size = least + _TIMES * (variant.slot_bytes + variant.state_bytes + outputs)
         self._arena, self._arena_fd = self._keeper.share(size)
         library = product_memfd(self._station.arena_library)
         try:
@@ -150,6 +153,7 @@ class ReplaySide(QueuedSide):
         self._memory = memory
         self._places = places
         self._replay: Replay | None = None
+        self._has_run = False
 
     def freeze(self) -> None:
         """Nothing: it waits for the next window, and none of the candidate's code is on a processor."""
@@ -159,26 +163,41 @@ class ReplaySide(QueuedSide):
 
     def _take(self, pool: DevicePool, calls: int, rooms: int, shared: Sequence[Shared]) -> None:
         self._end_replay()
+        for left in reversed(range(_STARTS)):
+            try:
+                self._replay = self._started(pool, shared)
+                self._has_run = True
+                return
+            except CannotReplay as error:
+                if left and "address" in str(error):
+                    continue
+                if self._has_run:
+                    raise MachineError(f"a replay that ran before does not start any more: {error}") from None
+                raise
+
+    def _started(self, pool: DevicePool, shared: Sequence[Shared]) -> Replay:
+        """A replay in a new process.
+
+        Raises:
+            CannotReplay: it does not start.
+        """
         sealed, opened = shared
-        try:
-            self._replay = Replay(
-                self._station.replayer,
-                self._station.device.library,
-                self.plan,
-                door=self._station.door,
-                images=self._images,
-                pages=self.queue.fds(),
-                arena=self._memory,
-                sealed=ReplayMemory(sealed.fd, sealed.memory.size),
-                opened=ReplayMemory(opened.fd, opened.memory.size),
-                slot_bytes=pool.stride,
-                rooms=self._layout,
-                cpus=self._station.worker_cpus,
-                name=self.name,
-                env={**os.environ, **self._station.device.variables()},
-            )
-        except CannotReplay as error:
-            raise self._failure("fault", str(error), "replay") from None
+        return Replay(
+            self._station.replayer,
+            self._station.device.library,
+            self.plan,
+            door=self._station.door,
+            images=self._images,
+            pages=self.queue.fds(),
+            arena=self._memory,
+            sealed=ReplayMemory(sealed.fd, sealed.memory.size),
+            opened=ReplayMemory(opened.fd, opened.memory.size),
+            slot_bytes=pool.stride,
+            rooms=self._layout,
+            cpus=self._station.worker_cpus,
+            name=self.name,
+            env={**os.environ, **self._station.device.variables()},
+        )
 
     def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:
         assert self._replay is not None

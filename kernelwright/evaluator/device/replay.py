@@ -285,7 +285,7 @@ def _written(
             steps.append(_STEP.pack(2, 0, *[0] * 6, 0, 0, step.at, step.source, step.size))
     tables = [_MEMORY.pack(m.fd, m.address is not None, m.size, m.address or 0) for m in memories]
     tables += [_IMAGE.pack(fd, 0) for fd in images[1:]]
-    tables += [_KERNEL.pack(image, _beyond_usual(granted[image, name]), name.encode()) for image, name in kernels]
+    tables += [_KERNEL.pack(image, granted[image, name], name.encode()) for image, name in kernels]
     tables += steps
     rows = zip(plan.outputs, rooms.offsets, rooms.sizes, strict=True)
     tables += [_OUTPUT.pack(output.at, output.size, offset, size) for output, offset, size in rows]
@@ -296,8 +296,3 @@ def _written(
         *(slot_bytes, plan.place, rooms.stride),
     )
     return header + b"".join(tables) + bytes(parameters)
-
-
-def _beyond_usual(shared: int) -> int:
-    """Dynamic shared memory that a kernel must be granted; 0 where every kernel may have as much."""
-    return shared if shared > 48 << 10 else 0

@@ -22,6 +22,7 @@
 #define MAGIC 0x4c50574bu
 #define MOST_OUTPUTS 16
 #define BLOCK 256
+#define STATE_BYTES 1024
 
 typedef int Result;
 typedef uint64_t Address;
@@ -49,7 +50,7 @@ typedef struct {
 } Image;
 
 typedef struct {
-  uint32_t module, shared; /* bytes of dynamic shared memory that it was granted; 0 for the usual ones */
+  uint32_t module, shared; /* most bytes of dynamic shared memory that it is launched with */
   char name[504];
 } Kernel;
 
@@ -148,9 +149,9 @@ static int attribute(int which) {
   return value;
 }
 
-/* Blocks of one of our kernels, four items a thread. */
+/* Blocks of one of our kernels, an item a thread where that many fit. */
 static uint32_t blocks_for(uint64_t items, uint32_t threads, uint32_t most) {
-  const uint64_t wanted = (items + 4 * threads - 1) / (4 * threads);
+  const uint64_t wanted = (items + threads - 1) / threads;
   return (uint32_t)(wanted < 1 ? 1 : wanted > most ? most : wanted);
 }
 
@@ -200,16 +201,27 @@ static void call(const Replay *replay, uint32_t number) {
   *replay->enqueued = number;
 }
 
-static Address registered(int fd, int writable, uint8_t **host) {
-  void *page = mmap(NULL, 4096, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+/* One call without a queue: a first launch may wait until the device is idle, to give a kernel its local memory. It is
+ * call 0 of zeroed pages in the device's memory, with no bytes to unseal and no outputs; the place holds old inputs. */
+static void warm_up(Replay replay) {
+  Header header = *replay.header;
+  volatile uint32_t unused;
+  header.slot_bytes = 0;
+  replay.header = &header;
+  replay.reveals = replay.state + 256;
+  replay.answers = replay.state + 512;
+  replay.outputs.count = replay.rooms.count = 0;
+  replay.entered = replay.enqueued = &unused;
+  call(&replay, 0);
+  CALL(cuCtxSynchronize, (void));
+  CALL(cuMemsetD8_v2, (Address, unsigned char, size_t), replay.state, 0, STATE_BYTES);
+}
+
+static Address registered(int fd, uint8_t **host) {
+  void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   Address found = 0;
   if (page == MAP_FAILED) fail(BAD_PLAN, "page");
-  if (writable) {
-    CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), page, 4096, 2u);
-  } else { /* some drivers take the flag of a read-only page alone */
-    Result (*take)(void *, size_t, unsigned) = (Result(*)(void *, size_t, unsigned))entry("cuMemHostRegister_v2");
-    if (take(page, 4096, 10u)) CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), page, 4096, 8u);
-  }
+  CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), page, 4096, 2u);
   CALL(cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned), &found, page, 0u);
   *host = page;
   return found;
@@ -223,6 +235,8 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++) CPU_SET(atoi(argv[i]), &cpus);
     sched_setaffinity(0, sizeof cpus, &cpus);
   }
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);   /* or a first launch would load code behind a call that waits */
+  setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 1); /* as for workers: a window's launches have to fit */
   library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) fail(NO_DRIVER, "dlopen");
   uint64_t size;
@@ -238,7 +252,6 @@ int main(int argc, char **argv) {
   if (header->magic != MAGIC || header->outputs > MOST_OUTPUTS || parameters + header->parameters != plan + size)
     fail(BAD_PLAN, "plan");
 
-  setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* or a first launch would load code behind a call that waits */
   Handle context;
   CALL(cuInit, (unsigned), 0u);
   CALL(cuDeviceGet, (int *, int), &device, 0);
@@ -265,12 +278,12 @@ int main(int argc, char **argv) {
     if (kernels[i].shared) CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[i], 8, (int)kernels[i].shared);
   }
   uint8_t *page;
-  replay.reveals = registered(header->reveals_fd, 0, &page);
-  replay.answers = registered(header->answers_fd, 1, &page);
+  replay.reveals = registered(header->reveals_fd, &page);
+  replay.answers = registered(header->answers_fd, &page);
   replay.entered = (volatile uint32_t *)(page + 128);
   replay.enqueued = (volatile uint32_t *)(page + 192);
-  CALL(cuMemAlloc_v2, (Address *, size_t), &replay.state, 256);
-  CALL(cuMemsetD8_v2, (Address, unsigned char, size_t), replay.state, 0, 256);
+  CALL(cuMemAlloc_v2, (Address *, size_t), &replay.state, STATE_BYTES);
+  CALL(cuMemsetD8_v2, (Address, unsigned char, size_t), replay.state, 0, STATE_BYTES);
   const int most_threads = attribute(1);
   replay.threads = most_threads < BLOCK ? (uint32_t)most_threads : BLOCK;
   replay.most_blocks = 8 * (uint32_t)attribute(16);
@@ -280,6 +293,7 @@ int main(int argc, char **argv) {
   }
   replay.outputs.count = replay.rooms.count = header->outputs;
 
+  warm_up(replay);
   uint32_t window[2], zero = 0;
   if (write(control, &zero, sizeof zero) != sizeof zero) return 0; /* ready */
   while (read(control, window, sizeof window) == sizeof window) {

@@ -30,8 +30,6 @@ from kernelwright.evaluator.wire.claims import Failure, OutputClaim, WorkerFaile
 from kernelwright.sandbox import product_memfd
 
 _COMPARED = ("candidate", "eager")  # roles whose outputs are opened
-_GRAPHS = ("compile-max-autotune", "compile-reduce-overhead")  # their outputs lie in the graph's own memory
-_PLACES = 2  # for plain inputs, taken in turn
 _ROOMS = 8  # for outputs of opened calls, at first
 _ALIGNMENT = 16
 _MOST_DESCRIBED = 200  # outputs whose descriptions surely fit into one message
@@ -43,6 +41,13 @@ class Shared(NamedTuple):
 
     memory: Memory
     fd: int
+
+
+class Idle(NamedTuple):
+    """What a worker of ours does in place of calls: it fills their outputs, or nothing. ahead: as calls usually are."""
+
+    fills: bool
+    ahead: bool
 
 
 class QueuedSide(Seat):
@@ -182,19 +187,21 @@ class QueuedSide(Seat):
 class DeviceSide(QueuedSide, WorkerSeat):
     """A worker on a device.
 
-    It keeps the outputs of a window's calls, so fresh memory counts for all. torch.compile's graphs keep one: theirs
-    lie in the same memory each time.
+    All calls find their inputs in one place, and each output is freed before the next call, which gets its memory. So
+    all sides find in the caches what they would find in a loop, and what a replay finds.
 
     Attributes:
         program: that it has loaded.
+        keeps_outputs: whether it keeps the outputs of a window's calls until the window ends.
     """
 
     def __init__(self, name: str, client: Client, station: Station) -> None:
         super().__init__(name, client, station)
         self.program: Program | None = None
+        self.keeps_outputs = False
         self._weights: Memory | None = None
-        self._waited = 0
-        self._idles = False
+        self._waited = self._windows = 0
+        self._idle: Idle | None = None
 
     # ------------------------------------------------------------------------------------------ setting up
 
@@ -253,12 +260,23 @@ class DeviceSide(QueuedSide, WorkerSeat):
             self._keeper.release(self._weights)
             self._weights = None
 
-    def idle(self) -> None:
+    def idle(self, how: Idle) -> None:
         """From now on calls compute nothing: the cost of the queue itself. Trusted workers only."""
-        self._idles = True
+        self._idle = how
+        self._waited = 0 if how.ahead else _WAITS
+
+    def fill_ms(self, variant: Variant) -> float | None:
+        """What filling the outputs of a call takes by itself, by a graph; None on a stand-in. Trusted workers only."""
+        outputs = [wire.spec_to_json(spec) for spec in variant.outputs]
+        self.thaw()
+        try:
+            found = self.client.request("time_fill", timeout_s=SETUP_TIMEOUT_S, outputs=outputs).get("ms")
+        finally:
+            self.freeze()
+        return found if isinstance(found, float) else None
 
     def _more(self, pool: DevicePool) -> Sequence[int]:
-        return (pool.stride * _PLACES,)
+        return (pool.stride,)
 
     def _take(self, pool: DevicePool, calls: int, rooms: int, shared: Sequence[Shared]) -> None:
         self.client.request(
@@ -267,7 +285,6 @@ class DeviceSide(QueuedSide, WorkerSeat):
             fds=[each.fd for each in shared],
             calls=calls,
             stride=pool.stride,
-            places=_PLACES,
             inputs=pool.variant.inputs_json(),
             rooms=[list(self._layout.offsets), list(self._layout.sizes), self._layout.stride],
             opened=rooms,
@@ -282,12 +299,12 @@ class DeviceSide(QueuedSide, WorkerSeat):
 
     def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:
         asked: dict[str, Any] = {"first": self.queue.first_call(), "calls": len(keys)}
-        if self._idles:
+        if self._idle is not None:
             operation = "serve_nothing"
-            asked |= {"outputs": [wire.spec_to_json(spec) for spec in variant.outputs]}
+            asked |= {"outputs": [wire.spec_to_json(spec) for spec in variant.outputs], "fill": self._idle.fills}
         else:
             operation = "serve"
-            asked |= {"keep": self.name not in _GRAPHS}
+            asked |= {"keep": self.keeps_outputs}
         replied = False
 
         def check_alive() -> None:
@@ -307,7 +324,8 @@ class DeviceSide(QueuedSide, WorkerSeat):
         )
         if not replied:
             self.client.reply("forward", timeout_s=call_timeout_s)
-        self._waited = 0 if window.together else self._waited + 1
+        if not self.synchronising:
+            self._waited = self._waited + 1 if window.waits else 0
         return window
 
     def _described(self, calls: Sequence[int]) -> Any:

@@ -33,7 +33,7 @@ _FD_HANDLE = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED, _ON_DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
 _READ, _READ_WRITE = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_*
 _PTX = 1  # CU_JIT_INPUT_PTX
-_REGISTER_MAPPED, _REGISTER_READ_ONLY = 2, 8  # CU_MEMHOSTREGISTER_*
+_REGISTER_MAPPED = 2  # CU_MEMHOSTREGISTER_DEVICEMAP
 
 
 class Attribute(IntEnum):
@@ -45,10 +45,8 @@ class Attribute(IntEnum):
     L2_CACHE_SIZE = 38
     COMPUTE_CAPABILITY_MAJOR = 75
     COMPUTE_CAPABILITY_MINOR = 76
-    STREAM_WAIT_VALUES = 94
     VIRTUAL_MEMORY = 102
     MEMORY_BY_DESCRIPTOR = 103
-    REGISTERS_READ_ONLY = 113
 
 
 class DriverError(KernelwrightError):
@@ -171,12 +169,12 @@ class Driver:
         else:
             self.call("cuStreamSynchronize", c_void_p(stream))
 
-    def launch_for(self, items: int, *, groups: int = 1, items_a_thread: int = 4) -> Launch:
+    def launch_for(self, items: int, *, groups: int = 1) -> Launch:
         """Blocks and threads of one of our kernels for ``items`` pieces of work in each of ``groups``."""
         threads = min(_BLOCK, self.attribute(Attribute.MAX_THREADS_PER_BLOCK))
         most = 8 * max(self.attribute(Attribute.MULTIPROCESSOR_COUNT), 1)
         groups = max(1, min(groups, 1024))
-        wanted = -(-max(items, 1) // (threads * items_a_thread))
+        wanted = -(-max(items, 1) // threads)
         return Launch((max(1, min(wanted, -(-most // groups))), groups, 1), threads)
 
     # ------------------------------------------------------------------------------------------ memory
@@ -212,15 +210,10 @@ class Driver:
         self.call("cuMemImportFromShareableHandle", byref(handle), c_void_p(fd), _FD_HANDLE)
         return self._mapped(handle.value, self._rounded(size), at, writable)
 
-    def register(self, address: int, size: int, *, read_only: bool) -> int:
-        """The device's address of host memory, which is registered from now on."""
-        found, flags = c_uint64(), _REGISTER_MAPPED
-        if read_only:  # some drivers take this flag alone; with one address space all that is registered is mapped
-            both = c_uint(_REGISTER_MAPPED | _REGISTER_READ_ONLY)
-            taken = self.result("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), both) == 0
-            flags = 0 if taken else _REGISTER_READ_ONLY
-        if flags:
-            self.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), c_uint(flags))
+    def register(self, address: int, size: int) -> int:
+        """The device's address of host memory that can be written, which is registered from now on."""
+        found = c_uint64()
+        self.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(size), c_uint(_REGISTER_MAPPED))
         self.call("cuMemHostGetDevicePointer_v2", byref(found), c_void_p(address), c_uint(0))
         return found.value
 
@@ -229,10 +222,11 @@ class Driver:
         self.call("cuMemHostUnregister", c_void_p(address))
 
     def put(self, address: int, data: bytes | bytearray | memoryview) -> None:
-        """Copy bytes to the device."""
+        """Copy bytes to the device, and wait for it: another process may read them next."""
         view = memoryview(data).cast("B")
         source = (ctypes.c_char * view.nbytes).from_buffer_copy(view)
         self.call("cuMemcpyHtoD_v2", c_uint64(address), source, c_size_t(view.nbytes))
+        self.synchronize(0)
 
     def get(self, address: int, size: int) -> bytes:
         """Copy bytes from the device."""

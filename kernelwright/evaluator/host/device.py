@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kernelwright.evaluator.driver.cuda import LIBRARY
 from kernelwright.records import Backend, DeviceClass
-from kernelwright.sandbox import Limits, Mount
+from kernelwright.sandbox import Limits, Mount, driver_environment
 
 __all__ = ["CPU", "Device", "find_device", "parse_device", "parse_state", "read_state", "rehearsal"]
 
@@ -92,8 +92,9 @@ class Device:
         return dataclasses.replace(usual, memory_bytes=memory_bytes, pids=_PIDS, nofile=_FILES, devices=True)
 
     def variables(self) -> dict[str, str]:
-        """Variables for processes that open it: they see this device alone."""
-        return {"CUDA_VISIBLE_DEVICES": self.uuid} if self.uuid else {}
+        """Variables for processes that open it: they see this device alone, and find its driver as workers do."""
+        only = {"CUDA_VISIBLE_DEVICES": self.uuid} if self.uuid else {}
+        return driver_environment() | only if self.is_gpu else only
 
     def mounts(self) -> list[Mount]:
         """Folders of this machine that its driver reads, or that a stand-in for it lies in."""

@@ -127,7 +127,7 @@ class Clockwork(ABC):
         """
         variant, settings = check_set.variants[0], self._settings
         try:
-            null_ms, most_ms = self.empty_call_ms(check_set)
+            null_ms, _ = self.empty_call_ms(check_set)
             pool = self._pool(check_set, 0, WARM_CALLS)
             means = self._all_first_calls(sides, pool)
             self._eager_ms = means.get("eager", self._eager_ms)
@@ -146,7 +146,6 @@ class Clockwork(ABC):
                 reserve=check_set.reserve,
                 probing=not (self._problem.meta.tolerance.reduced_precision or settings.allow_precision),
                 null_ms=null_ms,
-                most_null_ms=most_ms,
                 call_timeout_s=settings.call_timeout_s,
             )
         finally:

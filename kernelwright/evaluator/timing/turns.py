@@ -259,7 +259,6 @@ class Turns:
         reserve: Sequence[Trial] = (),
         probing: bool = True,
         null_ms: float,
-        most_null_ms: float = 0.0,
         call_timeout_s: float,
         judge: Judge | None = None,
     ) -> None:
@@ -267,10 +266,9 @@ class Turns:
 
         Args:
             reserve: trials that no worker has seen. probing: whether lower precision inside is refused.
-            null_ms: what an empty call takes. most_null_ms: what it takes at most.
+            null_ms: what an empty call takes.
         """
         self._judge = judge or Judge()
-        self._most_null_ms = most_null_ms
         self._reserve = list(reserve)
         self._probing = probing
         self._seen: dict[int, list[Any]] = {}  # the candidate's outputs on trials of the reserve
@@ -299,7 +297,7 @@ class Turns:
         for position, i in enumerate(self._rng.permutation(len(self._sides))):
             side = self._sides[i]
             windows[side.name] = side.window(slots, reads, call_timeout_s=self._call_timeout_s)
-            latency[side.name] = max(windows[side.name].mean_ms - self._null_ms, 1e-6)
+            latency[side.name] = max(windows[side.name].mean_ms - self._empty_ms(side), 1e-6)
             samples.append(
                 TimingSample(
                     role=side.name,
@@ -313,6 +311,10 @@ class Turns:
             )
         wrong = self._judge_reserve(known, windows[self._sides[0].name]) or self._compare(windows, slots)
         return Turn(latency, tuple(samples), wrong, self._claimed(latency, windows))
+
+    def _empty_ms(self, side: Seat) -> float:
+        """What an empty call of a side takes."""
+        return self._null_ms
 
     def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
         """By side, the logarithm of the candidate's speedup over it that may be claimed."""

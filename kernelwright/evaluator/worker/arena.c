@@ -7,6 +7,7 @@
  */
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
 
@@ -63,6 +64,7 @@ void *kw_arena_allocate(ssize_t size, int device, void *stream) {
     break;
   }
   pthread_mutex_unlock(&lock);
+  if (!found) fprintf(stderr, "a recording has no memory for %zd more bytes\n", size); /* torch does not look */
   return (void *)found;
 }
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_WISHED = 0x600000000000  # far from where Linux maps anything: a replay has to get the same address
+
+
 class Arena:
     """Memory that the keeper has made, given out by ``arena.c``.
 
@@ -34,7 +37,7 @@ class Arena:
         library.kw_arena_allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
         library.kw_arena_allocate.restype = ctypes.c_void_p
         library.kw_arena_release.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
-        self.mapping = driver.adopt(memory_fd, size)
+        self.mapping = driver.adopt(memory_fd, size, at=_WISHED)
         if library.kw_arena_open(self.mapping.address, self.mapping.size):
             raise MemoryError("no memory for the arena's list")
 

@@ -1,7 +1,7 @@
 """A worker that computes on a device: it enqueues its calls ahead, and a queue of the referee's reveals them.
 
-Its inputs are unsealed by our kernels in torch's own stream, into places that its tensors lie over. The candidate lives
-in the same process, so everything that leaves it is a claim.
+Its inputs are unsealed by our kernels in torch's own stream, into a place that its tensors lie over. The candidate
+lives in the same process, so everything that leaves it is a claim.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class DeviceRunner(Runner):
         self.arena: Arena | None = None
         self.images: list[bytes] = []
         self.slot_bytes = 0
-        self.places: list[int] = []  # addresses of the inputs that calls take in turn
+        self.place = 0  # address of the inputs of all calls
         self.rooms = Rooms((), (), 0)
-        self.kept: list[tuple[Any, ...]] = []  # outputs of the calls of the last window
+        self.described: list[list[Any]] = []  # outputs of the calls of the last window
 
     # ------------------------------------------------------------------------------------------ setting up
 
@@ -127,7 +127,7 @@ class DeviceRunner(Runner):
         place, whole = self.arena.allocate(stride), self.arena.mapped(self.torch.device)
         templates, base = [template(item)[1] for item in inputs], place - self.arena.mapping.address
         self.slots = [[whole.tensor(t, base) if isinstance(t, wire.TensorSpec) else t for t in templates]]
-        self.places = [place]
+        self.place = place
         self.call = None if self.plan.plain else self._planned_call()
         return {"place": place}
 
@@ -140,10 +140,10 @@ class DeviceRunner(Runner):
         memory = contextlib.nullcontext() if self.torch.has_cuda else self.arena.instead_of_host()
         with blamed("forward", self.filename), torch.no_grad(), memory:
             for _ in range(_CALLS_BEFORE):
-                self.kept = [flatten_outputs(forward(*self.slots[0]))]
+                flatten_outputs(forward(*self.slots[0]))
                 self.torch.synchronize()
             products = [product.path for product in self.products]
-            plan, self.images = recorded_plan(lambda: forward(*self.slots[0]), self.places[0], products)
+            plan, self.images = recorded_plan(lambda: forward(*self.slots[0]), self.place, products)
             self.torch.synchronize()
         return {"plan": plan, "images": [len(image) for image in self.images]}
 
@@ -172,12 +172,11 @@ class DeviceRunner(Runner):
         fds: list[int],
         calls: int,
         stride: int,
-        places: int,
         inputs: list[Any],
         rooms: list[Any],
         opened: int,
     ) -> None:
-        """Map sealed inputs, room for opened outputs, and places for plain inputs; lay the arguments over each place.
+        """Map sealed inputs, room for opened outputs, and the place for plain inputs; lay the arguments over it.
 
         Args:
             fds: of the three memories. calls: of the longest window; ``stride``: bytes of one call's inputs.
@@ -189,21 +188,18 @@ class DeviceRunner(Runner):
             self.sealed = driver.adopt(fds[0], stride * calls)
             self.rooms = Rooms(*rooms)
             self.opened = driver.adopt(fds[1], self.rooms.stride * opened)
-            self.plain = MappedOnDevice.adopt(driver, fds[2], stride * places, self.torch.device)
+            self.plain = MappedOnDevice.adopt(driver, fds[2], stride, self.torch.device)
         finally:
             for fd in fds:
                 os.close(fd)
         self.slot_bytes = stride
-        self.places = [self.plain.mapping.address + k * stride for k in range(places)]
+        self.place = self.plain.mapping.address
         templates = [template(item)[1] for item in inputs]
-        self.slots = [
-            [self.plain.tensor(t, k * stride) if isinstance(t, wire.TensorSpec) else t for t in templates]
-            for k in range(places)
-        ]
+        self.slots = [[self.plain.tensor(t) if isinstance(t, wire.TensorSpec) else t for t in templates]]
         self.call = None if self.plan.plain else self._planned_call()
 
     def _unmap(self) -> None:
-        self.slots, self.kept, self.call = [], [], None
+        self.slots, self.described, self.call = [], [], None
         plain = None if self.plain is None else self.plain.mapping
         for mapping in (self.sealed, plain, self.opened):
             if mapping is not None:
@@ -213,27 +209,39 @@ class DeviceRunner(Runner):
     # ------------------------------------------------------------------------------------------ calls
 
     def do_serve(self, fds: list[int], first: int, calls: int, keep: bool) -> None:
-        """Enqueue the calls of one window, and wait until all are done. ``keep`` the outputs of all of them."""
+        """Enqueue the calls of one window, and wait until all are done.
+
+        ``keep``: outputs live until the window ends, so that none can lie where another one does. Otherwise each is
+        freed before the next call, which then finds its memory in the caches, as in a replay.
+        """
         import torch
 
         with blamed("forward", self.filename), torch.no_grad():
             self._serve(self._in_stream(), first, calls, keep=keep)
-            self.torch.synchronize()
 
-    def do_serve_nothing(self, fds: list[int], first: int, calls: int, outputs: list[Any]) -> None:
-        """Serve a window without computing: the cost of the door itself. Trusted workers only.
+    def do_serve_nothing(self, fds: list[int], first: int, calls: int, outputs: list[Any], fill: bool) -> None:
+        """Serve a window of calls that compute nothing, or only ``fill`` their outputs. Trusted workers only.
 
         ``outputs``: layouts of the outputs that a call would have.
         """
+        made = self._blank(outputs)
+        self.torch.synchronize()
+
+        def forward(*inputs: Any) -> tuple[Any, ...]:
+            return tuple(tensor.zero_() for tensor in made) if fill else tuple(made)
+
+        self._serve(forward, first, calls, keep=False)
+
+    def do_time_fill(self, fds: list[int], outputs: list[Any]) -> dict[str, Any]:
+        """``ms`` that filling outputs takes by itself; None where torch computes on the host. Trusted workers only."""
+        made = self._blank(outputs)
+        return {"ms": self.torch.graph_ms(lambda: [tensor.zero_() for tensor in made])}
+
+    def _blank(self, outputs: list[Any]) -> list[Any]:
         import torch
 
-        made = [
-            torch.zeros(spec.span_bytes, dtype=torch.uint8, device=self.torch.device)
-            for spec in map(wire.spec_from_json, outputs)
-        ]
-        self.torch.synchronize()
-        self._serve(lambda *inputs: tuple(made), first, calls, keep=False)
-        self.torch.synchronize()
+        sizes = [spec.span_bytes for spec in map(wire.spec_from_json, outputs)]
+        return [torch.zeros(size, dtype=torch.uint8, device=self.torch.device) for size in sizes]
 
     def _in_stream(self) -> Callable[..., Any]:
         """The call, after everything that is enqueued."""
@@ -244,33 +252,31 @@ class DeviceRunner(Runner):
     def _serve(self, forward: Callable[..., Any], first: int, calls: int, *, keep: bool) -> None:
         assert self.sealed is not None
         assert self.opened is not None
-        self.kept = kept = []
+        kept: list[tuple[Any, ...]] = []
 
-        def call(place: int) -> Sequence[Output]:
-            outputs = flatten_outputs(forward(*self.slots[place]))
-            if keep:
-                kept.append(outputs)
-            else:
-                kept[:] = [outputs]
-            return [Output(tensor.data_ptr(), span_of(tensor, self.torch.device), []) for tensor in outputs]
+        def call() -> Sequence[Output]:
+            if not keep and self.torch.has_cuda:  # a stand-in's stream may still use the memory
+                kept.clear()
+            tensors = flatten_outputs(forward(*self.slots[0]))
+            kept.append(tensors)
+            return [Output(t.data_ptr(), span_of(t, self.torch.device), describe(t)) for t in tensors]
 
-        self.queue.serve(
+        served = self.queue.serve(
             call,
             first=first,
             calls=calls,
             sealed=self.sealed,
             slot_bytes=self.slot_bytes,
-            places=self.places,
+            place=self.place,
             opened=self.opened,
             rooms=self.rooms,
         )
+        self.torch.synchronize()  # before outputs are freed
+        self.described = [[output.described for output in outputs] for outputs in served]
 
     def do_describe(self, fds: list[int], calls: list[int]) -> dict[str, Any]:
         """Address, dtype, shape and stride of each output of some ``calls`` of the last window."""
-        with blamed("forward", self.filename):
-            if len(self.kept) == 1:  # outputs in the same memory every time
-                return {"outputs": [[describe(output) for output in self.kept[0]] for _ in calls]}
-            return {"outputs": [[describe(output) for output in self.kept[call]] for call in calls]}
+        return {"outputs": [self.described[call] for call in calls]}
 
     def do_guard(self, fds: list[int], byte: int | None) -> dict[str, Any]:
         """Fill the memory of future outputs with ``byte``; accesses are not guarded on a device."""

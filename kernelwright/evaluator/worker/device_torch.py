@@ -19,6 +19,7 @@ from kernelwright.inline import cuda_driver
 if TYPE_CHECKING:
     import torch
 
+_GRAPHED, _REPLAYS = 20, 10
 _POISON_BLOCKS = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # sizes that allocators round to
 _POISON_BYTES = 1 << 26  # of each size
 
@@ -95,6 +96,24 @@ class DeviceTorch:
             return 1e3 * float(after - before)
         self.synchronize()
         return float(before.elapsed_time(after))
+
+    def graph_ms(self, work: Callable[[], Any]) -> float | None:
+        """Mean milliseconds of ``work`` in a CUDA graph of many; None on the CPU, which has no such graphs."""
+        import torch
+
+        if not self.has_cuda:
+            return None
+        graph = torch.cuda.CUDAGraph()
+        work()
+        self.synchronize()
+        with torch.cuda.graph(graph):
+            for _ in range(_GRAPHED):
+                work()
+        graph.replay()
+        before = self.event()
+        for _ in range(_REPLAYS):
+            graph.replay()
+        return self.ms_since(before) / (_GRAPHED * _REPLAYS)
 
     def forget_persisting_lines(self) -> None:
         """Release the lines that a kernel asked the L2 cache to keep. No effect on devices without that feature."""

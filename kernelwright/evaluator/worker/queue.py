@@ -41,11 +41,11 @@ class Queue:
     def __init__(self, driver: Driver, module: bytes, reveal_fd: int, answer_fd: int) -> None:
         """``module``: the image of ``door.cu`` for this device."""
         self._driver = driver
-        self._reveals = mmap.mmap(reveal_fd, wire.REVEAL_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._reveals = mmap.mmap(reveal_fd, wire.REVEAL_BYTES, mmap.MAP_SHARED)
         self._answers = mmap.mmap(answer_fd, wire.ANSWER_BYTES, mmap.MAP_SHARED)
-        answers = ctypes.addressof(ctypes.c_char.from_buffer(self._answers))
-        self._reveals_on_device = driver.register(_address_of(self._reveals), wire.REVEAL_BYTES, read_only=True)
-        self._answers_on_device = driver.register(answers, wire.ANSWER_BYTES, read_only=False)
+        reveals, answers = (ctypes.addressof(ctypes.c_char.from_buffer(p)) for p in (self._reveals, self._answers))
+        self._reveals_on_device = driver.register(reveals, wire.REVEAL_BYTES)
+        self._answers_on_device = driver.register(answers, wire.ANSWER_BYTES)
         self._entered = ctypes.c_uint32.from_address(answers + wire.ENTERED_AT)
         self._enqueued = ctypes.c_uint32.from_address(answers + wire.ENQUEUED_AT)
         code = driver.load(module)
@@ -70,34 +70,33 @@ class Queue:
 
     def serve(
         self,
-        forward: Callable[[int], Sequence[Output]],
+        forward: Callable[[], Sequence[Output]],
         *,
         first: int,
         calls: int,
         sealed: DeviceMapping,
         slot_bytes: int,
-        places: Sequence[int],
+        place: int,
         opened: DeviceMapping,
         rooms: wire.Rooms,
     ) -> list[Sequence[Output]]:
-        """Enqueue ``calls`` calls, numbered from ``first``. Returns their outputs, which the caller keeps alive.
+        """Enqueue ``calls`` calls, numbered from ``first``. Returns their outputs.
 
         Args:
-            forward: performs a call on the inputs of one of the ``places``, by its number.
-            sealed: slots of ``slot_bytes`` each. places: addresses of the plain inputs that calls take in turn.
+            forward: performs a call.
+            sealed: slots of ``slot_bytes`` each. place: address of the plain inputs.
             opened: memory that opened outputs are copied to; ``rooms`` says where.
         """
         whole = self._shape(slot_bytes // 16)
         room = _pieces(list(zip(rooms.offsets, rooms.sizes, strict=True)))
         kept = []
         for number in range(first, first + calls):
-            place = (number - first) % len(places)
             self._entered.value = number
             current = c_uint64(self._state)
             self._await(self._one, c_uint64(self._reveals_on_device), c_uint32(number), current)
-            arguments = current, c_uint64(places[place]), c_uint64(sealed.address), c_uint64(slot_bytes)
+            arguments = current, c_uint64(place), c_uint64(sealed.address), c_uint64(slot_bytes)
             self._unseal(whole, *arguments, c_uint64(slot_bytes))
-            outputs = forward(place)
+            outputs = forward()
             kept.append(outputs)
             self._finish(number, outputs, room, opened.address, rooms.stride)
             self._enqueued.value = number
@@ -125,9 +124,3 @@ def _pieces(pairs: Sequence[tuple[int, int]]) -> _Pieces:
     for j, (address, size) in enumerate(pairs):
         made.at[j], made.bytes[j] = address, size
     return made
-
-
-def _address_of(mapping: mmap.mmap) -> int:
-    import numpy
-
-    return int(numpy.frombuffer(mapping, dtype=numpy.uint8).ctypes.data)

@@ -429,10 +429,10 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
     plain = torch.Tensor
     same = tensor.layout is values.layout and tensor.device == values.device and tensor.nbytes == values.nbytes
-    if same and plain.is_contiguous(tensor):
+    if same and values.device.type == "cpu" and plain.is_contiguous(tensor):
         ctypes.memmove(plain.data_ptr(tensor), plain.data_ptr(values), values.nbytes)
     else:
-        plain.copy_(tensor, values)
+        plain.copy_(plain.data.__get__(tensor), values)  # which has a counter of its own
 
 
 def template(item: dict[str, Any]) -> tuple[int, wire.TensorSpec | Any]:

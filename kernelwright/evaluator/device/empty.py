@@ -1,0 +1,92 @@
+"""What an empty call takes on a device: the cost of the queue itself, by a worker that holds only code of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from kernelwright.errors import MachineError
+from kernelwright.evaluator.device.pool import DevicePool
+from kernelwright.evaluator.device.side import DeviceSide, Idle
+from kernelwright.evaluator.figures.control_chart import Chart
+from kernelwright.evaluator.wire.claims import WorkerFailed
+
+__all__ = ["Empty", "EmptyCalls"]
+
+_WINDOWS = 5
+
+
+class Empty(NamedTuple):
+    """What an empty call takes in ms: its mean, and its most."""
+
+    mean_ms: float
+    most_ms: float
+
+
+class EmptyCalls:
+    """Measures empty calls, and keeps a control chart of each kind over a session."""
+
+    def __init__(self, open_side: Callable[[], DeviceSide], call_timeout_s: float) -> None:
+        """``open_side`` starts a worker of ours, on first use and after one has ended."""
+        self._open = open_side
+        self._timeout_s = call_timeout_s
+        self._side: DeviceSide | None = None
+        self._charts: dict[tuple[str, Idle], Chart] = {}
+        self._fills: dict[str, float | None] = {}
+
+    def end(self) -> None:
+        """End the worker. Idempotent."""
+        if self._side is not None:
+            self._side.end()
+            self._side = None
+
+    def measured(self, shape: str, pool: DevicePool, calls: int, *, ahead: bool) -> Empty:
+        """What an empty call takes on a pool. The most is the limit of a control chart.
+
+        The digest of an output that a call has just written finds it in the caches. So calls that fill their outputs
+        are timed, less what filling takes by itself. Calls that do nothing take longer where outputs are large. The
+        mean is of the first kind, and the most is the greater one of both.
+
+        Args:
+            shape: names what charts are kept for. calls: of a window.
+            ahead: as of a side whose calls are enqueued ahead. False: of one that waits for its device in its calls.
+
+        Raises:
+            MachineError: the worker failed.
+        """
+        try:
+            if not ahead:
+                return self._charted(shape, pool, calls, Idle(fills=False, ahead=False), 0.0)
+            nothing = self._charted(shape, pool, calls, Idle(fills=False, ahead=True), 0.0)
+            if shape not in self._fills:
+                self._fills[shape] = self._worker().fill_ms(pool.variant)
+            fill_ms = self._fills[shape]
+            if fill_ms is None:
+                return nothing
+            filling = self._charted(shape, pool, calls, Idle(fills=True, ahead=True), fill_ms)
+            return Empty(filling.mean_ms, max(filling.most_ms, nothing.most_ms))
+        except WorkerFailed as failed:
+            raise MachineError(f"the empty worker failed: {failed.failure.message}") from None
+
+    def _charted(self, shape: str, pool: DevicePool, calls: int, how: Idle, less_ms: float) -> Empty:
+        chart = self._charts.setdefault((shape, how), Chart())
+        while not chart.add([found - less_ms for found in self._means(pool, calls, how)]):
+            pass  # at most once: the second group is taken
+        return Empty(max(chart.mean, 0.0), max(chart.upper, 0.0))
+
+    def _means(self, pool: DevicePool, calls: int, how: Idle) -> list[float]:
+        """Mean ms of calls in some windows, after one that is not counted."""
+        side, order = self._worker(), np.arange(calls)
+        side.idle(how)
+        side.enter(pool)
+        windows = [side.window(order, [], call_timeout_s=self._timeout_s) for _ in range(_WINDOWS + 1)]
+        return [window.mean_ms for window in windows[1:]]
+
+    def _worker(self) -> DeviceSide:
+        if self._side is not None and not self._side.client.worker.alive():
+            self.end()
+        if self._side is None:
+            self._side = self._open()
+        return self._side
