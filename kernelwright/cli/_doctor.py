@@ -17,6 +17,7 @@ from kernelwright.cli._common import Common, common_options
 
 if TYPE_CHECKING:
     from kernelwright.config import Settings
+from kernelwright.errors import UsageError
 
 EXIT_FAILED = 1  # a step of the proof
 EXIT_LACKS = 3
@@ -40,15 +41,18 @@ class Check(NamedTuple):
 @click.option("--prove-gpu", is_flag=True, help="Test and time the referee on this machine's GPU.")
 @click.option("--minutes", type=click.FloatRange(0.5), default=6.0, show_default=True, help="How long that may take.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("proof.json"), help="Where its results go.")
+@click.option("--step", "steps", multiple=True, metavar="NAME", help="Only this step of the proof (repeatable).")
 @common_options
-def doctor(common: Common, sandbox: str | None, prove_gpu: bool, minutes: float, output: Path) -> int:
+def doctor(
+    common: Common, sandbox: str | None, prove_gpu: bool, minutes: float, output: Path, steps: tuple[str, ...]
+) -> int:
     """Say what this machine can do. Exit code 3 if 'kernelwright optimize' cannot run as configured.
 
     --prove-gpu tests and times the referee on this machine's GPU. Exit code 3 without a GPU, 1 if a step failed.
     """
     settings = common.settings(sandbox=sandbox)
     if prove_gpu:
-        return _prove(common, settings, minutes, output)
+        return _prove(common, settings, minutes, output, steps)
     checks = [*_machine(), *_tools(), *_cuda_compiler(), *_packages(), *_keys(), *_disk(settings), *_sandbox(settings)]
     missing = [check for check in checks if check.state == "missing"]
     if common.as_json:
@@ -64,9 +68,14 @@ def doctor(common: Common, sandbox: str | None, prove_gpu: bool, minutes: float,
     return EXIT_LACKS if missing else 0
 
 
-def _prove(common: Common, settings: Settings, minutes: float, output: Path) -> int:
+def _prove(common: Common, settings: Settings, minutes: float, output: Path, steps: tuple[str, ...]) -> int:
     from kernelwright.evaluator import find_device
-    from kernelwright.proof import prove
+    from kernelwright.proof import STEPS, prove
+    from kernelwright.sandbox import open_sandbox
+
+    unknown = [name for name in steps if name not in STEPS]
+    if unknown:
+        raise UsageError(f"the proof has no step {unknown[0]!r}", hint=f"its steps: {', '.join(STEPS)}")
 
     device = None if settings.device == "none" else find_device()
     if device is None:
@@ -75,11 +84,18 @@ def _prove(common: Common, settings: Settings, minutes: float, output: Path) -> 
         )
         click.echo(f"no GPU: {why}", err=True)
         return EXIT_LACKS
-    if shutil.which("bwrap") is None:
-        click.echo("bubblewrap is missing, so candidates are confined less: apt install bubblewrap", err=True)
+    with open_sandbox(settings.sandbox, devices=device.nodes) as sandbox:  # else every step would fail by itself
+        click.echo(f"sandbox: {', '.join(sandbox.layers)}", err=True)
     click.echo(f"on {device.name}, at most {minutes:g} minutes, into {output}", err=True)
     given = {"settings": settings.model_dump(mode="json", exclude={"measurement"})}  # a proof has a method of its own
-    report = prove(device, output, minutes=minutes, say=lambda line: click.echo(line, err=True), payload=given)
+    report = prove(
+        device,
+        output,
+        minutes=minutes,
+        steps=steps or tuple(STEPS),
+        say=lambda line: click.echo(line, err=True),
+        payload=given,
+    )
     if common.as_json:
         common.show(report)
     failed = any(step["ended"].startswith("failed") for step in report["steps"].values())

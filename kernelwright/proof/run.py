@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -24,6 +25,8 @@ __all__ = ["child", "prove"]
 
 _USUAL_MINUTES = 6.0
 _LEAST_S = 5.0
+_LAST_S = 2.0  # before its limit a step says where it is
+_MOST_ERRORS = 6000
 
 
 def prove(
@@ -59,7 +62,10 @@ def prove(
         limit = min(left, STEPS[name].seconds * max(minutes / _USUAL_MINUTES, 1.0))
         part: dict[str, Any] = {"results": {}}
         report["steps"][name] = part
-        part["ended"], part["seconds"] = _run(name, limit, payload or {}, entry, part["results"], output, report)
+        given = {**(payload or {}), "limit_s": limit}
+        part["ended"], part["seconds"], part["errors"] = _run(
+            name, limit, given, entry, part["results"], output, report
+        )
         say(f"{name}: {part['ended']} after {part['seconds']:.0f} s, {len(part['results'])} results")
         _write(output, report)
     return report
@@ -73,8 +79,8 @@ def _run(
     results: dict[str, Any],
     output: Path,
     report: dict[str, Any],
-) -> tuple[str, float]:
-    """How a step ended, and its seconds. Its results are added as it tells them."""
+) -> tuple[str, float, str]:
+    """How a step ended, its seconds, and the end of its error stream. Its results are added as it tells them."""
     began = time.monotonic()
     module, _, function = entry.partition(":")
     code = f"import sys; from {module} import {function} as child; child(*sys.argv[1:])"
@@ -104,7 +110,7 @@ def _run(
     reader.start()
     try:
         for line in process.stdout:
-            with contextlib.suppress(ValueError):  # what another program prints, and a line that was cut off
+            with contextlib.suppress(ValueError, TypeError):  # what others print, and a line that was cut off
                 results.update(json.loads(line))
                 _write(output, report)
         status = process.wait()
@@ -117,11 +123,11 @@ def _run(
         reader.join()
         process.stdout.close()
         process.stderr.close()
-    seconds = time.monotonic() - began
+    seconds, said = time.monotonic() - began, "".join(errors)[-_MOST_ERRORS:]
     if late.is_set():
-        return f"cut off after {limit_s:.0f} s", seconds
+        return f"cut off after {limit_s:.0f} s", seconds, said
     last = next((line.strip() for line in reversed(errors) if line.strip()), "no reason given")
-    return ("done" if status == 0 else f"failed: {last[:400]}"), seconds
+    return ("done" if status == 0 else f"failed: {last[:400]}"), seconds, said
 
 
 def _write(output: Path, report: dict[str, Any]) -> None:
@@ -131,9 +137,11 @@ def _write(output: Path, report: dict[str, Any]) -> None:
 def child(name: str, payload: str, prepare: Callable[[Referee], None] = lambda referee: None) -> None:
     """Run one step in this process, and print its results as lines of JSON.
 
-    ``payload``: ``settings``, and for a rehearsal ``library`` and ``images`` (paths) of a stand-in.
+    ``payload``: ``settings``, ``limit_s``, and for a rehearsal ``library`` and ``images`` (paths) of a stand-in.
     """
     given = json.loads(payload)
+    if given.get("limit_s", 0.0) > 2 * _LAST_S:
+        faulthandler.dump_traceback_later(given["limit_s"] - _LAST_S)
     settings = Settings.load(flags={"measurement": {"looks": [12]}, **given.get("settings", {})})
     if "library" in given:
         device = rehearsal(given["library"], [Path(path).read_bytes() for path in given["images"]])

@@ -113,8 +113,8 @@ def test_the_command_ends_with_1_where_a_step_failed(stand_in_device, tmp_path, 
     given = {}
     monkeypatch.setenv("KERNELWRIGHT_DEVICE", "auto")
 
-    def proved(device, output, *, minutes, say, payload):
-        given.update(minutes=minutes, **payload["settings"])
+    def proved(device, output, *, minutes, steps, say, payload):
+        given.update(minutes=minutes, steps=steps, **payload["settings"])
         return {"steps": {"machine": {"ended": "done"}, "walls": {"ended": ended}}}
 
     monkeypatch.setattr("kernelwright.evaluator.find_device", lambda: stand_in_device)
@@ -122,5 +122,10 @@ def test_the_command_ends_with_1_where_a_step_failed(stand_in_device, tmp_path, 
     command = ["doctor", "--prove-gpu", "--minutes", "3", "--output", str(tmp_path / "p.json"), "--set", "threads=2"]
     assert CliRunner().invoke(cli, command).exit_code == code
     assert (given["minutes"], given["threads"]) == (3.0, 2)
+    assert given["steps"] == tuple(STEPS)
+    assert CliRunner().invoke(cli, [*command, "--step", "walls", "--step", "door"]).exit_code == code
+    assert given["steps"] == ("walls", "door")
+    told = CliRunner().invoke(cli, [*command, "--step", "wall"])
+    assert (told.exit_code, "its steps: machine" in told.stderr) == (2, True)
     command = ["doctor", "--prove-gpu", "--set", "device=none"]
     assert CliRunner().invoke(cli, command).exit_code == 3

@@ -62,6 +62,7 @@ _EVENT_CALLS = 30
 _MOST_EVENT_MS = 1e6
 _EMPTY_CALLS, _FEWEST_CALLS = 32, 4
 _LEAST_MS = 1e-6
+_BY_BOUND = "timed in its own process, and claimed by the certified bound"
 _SHARE_WINDOWS = 3
 _SHARE_SAMPLES = 1000  # that a share by two times counts as
 _CLEAR_OF_DOOR, _SHORT_CALL = 4.0, 0.2  # a call must be so much longer than the door's own cost varies, and than it
@@ -256,6 +257,9 @@ class DeviceClockwork(Clockwork):
         """The replay of a candidate, if it answers right. Why it has none becomes a remark."""
         if not isinstance(side, DeviceSide) or not is_foreign(side.name):
             return None
+        if not side.may_launch:
+            self.remarks["device-clock"] = f"{_BY_BOUND}: it has no kernels of its own"
+            return None
         pool = self._pool(check_set, 0, self._few_calls(check_set))
         assert isinstance(pool, DevicePool)
         assert isinstance(self._workers, DeviceWorkers)
@@ -268,7 +272,7 @@ class DeviceClockwork(Clockwork):
                 replay.end()
                 raise
         except CannotReplay as error:
-            self.remarks["device-clock"] = f"timed in its own process, and claimed by the certified bound: {error}"
+            self.remarks["device-clock"] = f"{_BY_BOUND}: {error}"
             return None
         steps = len(replay.plan.steps)
         self.remarks["device-clock"] = f"timed by a replay of its {steps} launches, copies and fills"

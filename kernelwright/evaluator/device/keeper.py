@@ -30,6 +30,7 @@ __all__ = ["main"]
 _PATIENCE_S = 24 * 3600.0
 _SCRATCH_BYTES = 1 << 20
 _ZEROS_AT = 64  # in scratch, where a difference is summed up
+_AT_ONCE = 256 << 20
 _BUCKETS = 1 << 16  # of |e| / s, by the upper bits of its float32 pattern
 _BUCKET_SHIFT = 15
 _BEYOND_ALL = 1e300  # stands for infinity, which a message lacks
@@ -151,11 +152,15 @@ class Keeper:
 
     def do_put(self, fds: Sequence[int], memory: int, offset: int, size: int) -> None:
         """Copy from a memory file of the referee's."""
-        self._driver.put(self._address(memory, offset, size), os.pread(fds[0], size, 0))
+        to = self._address(memory, offset, size)
+        for at in range(0, size, _AT_ONCE):  # a read stops at 2 GB
+            self._driver.put(to + at, os.pread(fds[0], min(_AT_ONCE, size - at), at))
 
     def do_get(self, fds: Sequence[int], memory: int, offset: int, size: int) -> None:
         """Copy into a memory file of the referee's."""
-        os.pwrite(fds[0], self._driver.get(self._address(memory, offset, size), size), 0)
+        start = self._address(memory, offset, size)
+        for at in range(0, size, _AT_ONCE):
+            os.pwrite(fds[0], self._driver.get(start + at, min(_AT_ONCE, size - at)), at)
 
     def do_copy(self, fds: Sequence[int], source: Sequence[int], to: Sequence[int], size: int) -> None:
         """Copy from memory to memory, both given as (number, offset)."""

@@ -199,7 +199,9 @@ class Keeper:
         fd = os.memfd_create("from-device")
         try:
             self._ask("get", fds=[fd], memory=memory.number, offset=offset, size=size)
-            return os.pread(fd, size, 0)
+            with os.fdopen(os.dup(fd), "rb") as stream:
+                stream.seek(0)
+                return stream.read(size)
         finally:
             os.close(fd)
 

@@ -290,6 +290,12 @@ class DeviceSide(QueuedSide, WorkerSeat):
             opened=rooms,
         )
 
+    @property
+    def may_launch(self) -> bool:
+        """Whether it may have kernels of its own that a recording knows: its code was built here, or says Triton."""
+        assert self.program is not None
+        return bool(self.client.outcomes) or "triton" in self.program.source
+
     # ------------------------------------------------------------------------------------------ taking a turn
 
     @property

@@ -17,7 +17,7 @@ from kernelwright.evaluator.host.host import Host
 
 __all__ = ["Station"]
 
-_EXAMINED_S = 300.0
+_EXAMINED_S = 90.0
 _ARENA = Path(__file__).parent.parent / "worker" / "arena.c"
 
 

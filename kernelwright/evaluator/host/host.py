@@ -29,6 +29,7 @@ ORACLE_ON_DEVICE = "kernelwright.evaluator.worker.device_oracle:main"
 RUNNER_ON_DEVICE = "kernelwright.evaluator.worker.device_runner:main"
 COMPILER_ON_DEVICE = "kernelwright.evaluator.worker.compiler:main_on_device"
 _WORKER_LIFE_S = 6 * 3600.0
+_DEVICE_WORKERS = 4
 
 
 class Program(NamedTuple):
@@ -79,7 +80,8 @@ class Host:
         self.cache_dir.mkdir(parents=True, exist_ok=True)
         self.door_library = DoorLibrary(self.cache_dir)
         cpus = sorted(os.sched_getaffinity(0))
-        lanes = pick_lanes(settings.compile_lanes, cpus, settings.threads) if self.device.is_apart else (0, ())
+        workers = max(settings.threads, _DEVICE_WORKERS if self.device.is_gpu else 0)  # they only enqueue there
+        lanes = pick_lanes(settings.compile_lanes, cpus, workers) if self.device.is_apart else (0, ())
         self.compile_lanes = CompileLanes(*lanes)
         self.builds = BuildService(
             self.sandbox,
@@ -90,7 +92,7 @@ class Host:
             cpus=self.compile_lanes.cpus or None,
         )
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
-        self.worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
+        self.worker_cpus = cpus[-workers:] if len(cpus) > workers else cpus
         self.last_cpu = self.worker_cpus[-1]
         self._emulator_library: EmulatorLibrary | None = None
 
@@ -222,8 +224,11 @@ def device_of(settings: Settings) -> Device:
     return (find_device() or CPU) if settings.device == "auto" else CPU
 
 
+_SHOWN = ("torch", "numpy", "triton", "pydantic")  # what workers import of others
+
+
 def _open_sandbox(settings: Settings, device: Device) -> Sandbox:
     """The sandbox that the settings choose. It shows the packages that workers import, wherever they are installed."""
-    found = (importlib.util.find_spec(name) for name in ("torch", "numpy", "triton"))
+    found = (importlib.util.find_spec(name) for name in _SHOWN)
     places = {str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin}
     return open_sandbox(settings.sandbox, python_paths=sorted(places), threads=settings.threads, devices=device.nodes)

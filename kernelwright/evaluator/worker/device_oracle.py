@@ -34,6 +34,7 @@ class DeviceOracle(Oracle):
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             torch.zeros(1, device=self.device)
+            torch.use_deterministic_algorithms(True, warn_only=True)  # or sums by atomics would differ by their order
         self.driver = Driver(library)
 
     def do_truth_there(
