@@ -9,6 +9,7 @@ from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.accuracy import arrays
+from kernelwright.evaluator.truth import check_sets
 from kernelwright.evaluator.worker.device_oracle import error_scale, facts_of, rms
 
 RNG = np.random.default_rng(5)
@@ -39,7 +40,8 @@ def test_scales_and_facts_are_the_hosts(dtype, kind):
 
 @pytest.mark.untimed
 @pytest.mark.parametrize("text", [SOFTMAX_PROBLEM, LINEAR_PROBLEM], ids=["softmax", "linear"])
-def test_truths_of_floats_stay_on_the_device(referee, stand_in_device, text):
+def test_inputs_come_from_the_device_and_truths_stay_there(referee, stand_in_device, text, monkeypatch):
+    monkeypatch.delattr(check_sets, "like_slots")  # draws of the host
     settings = referee.settings.with_values(measurement=referee.settings.measurement.with_values(check_trials=3))
     with Referee(settings, device=stand_in_device) as made:
         with made.open(make_problem(text, "there"), backend="cuda", baselines=("eager",)) as session:

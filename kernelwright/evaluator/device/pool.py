@@ -23,7 +23,7 @@ from kernelwright.evaluator.wire import keeper as wire
 from kernelwright.evaluator.wire import tensors
 from kernelwright.records import InputDomain
 
-__all__ = ["DevicePool", "DeviceSource", "Filling"]
+__all__ = ["DevicePool", "DeviceSource", "Filling", "drawn"]
 
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
 _ONE = int(np.float32(1.0).view(np.uint32))
@@ -84,6 +84,33 @@ def _rows_of(domain: InputDomain) -> np.ndarray:
     rng = distributions.secret_rng(secrets.randbits(128))
     values = distributions.make("constant_rows", (wire.TABLE_ENTRIES, 1), "float32", domain, rng)
     return np.ascontiguousarray(values.ravel()).view(np.uint32)
+
+
+def drawn(keeper: Keeper, name: str, spec: tensors.TensorSpec, domain: InputDomain) -> np.ndarray | None:
+    """Numbers of a distribution for a tensor, drawn on the device and copied from there; None if it cannot."""
+    filling = draw_of(name, spec, domain)
+    if filling is None:
+        return None
+    dtype, held = np.dtype(spec.dtype), []
+    try:
+        memory, table = keeper.allocate(spec.elements * dtype.itemsize), None
+        held.append(memory)
+        if filling.table is not None:
+            table = keeper.allocate(filling.table.nbytes)
+            held.append(table)
+            keeper.put(table, filling.table)
+        keeper.fill([_piece(filling, spec, (memory, 0), table)])
+        return np.frombuffer(keeper.get(memory, memory.size), dtype=dtype)
+    finally:
+        keeper.release(*held)
+
+
+def _piece(filling: Filling, spec: tensors.TensorSpec, to: tuple[Memory, int], table: Memory | None) -> wire.Piece:
+    """The request to fill a tensor at an offset of a memory. ``table``: where the keeper has the filling's."""
+    bounds = filling.row, filling.low, filling.high, filling.ends
+    drawn_from = 0 if table is None else table.number
+    item, key = tensors.ITEM_BYTES[spec.dtype], secrets.randbits(64)
+    return wire.Piece(to[0].number, to[1], spec.elements, drawn_from, 0, key, filling.kind, item, *bounds)
 
 
 class DeviceSource:
@@ -150,11 +177,8 @@ class DeviceSource:
             shape = spec.shape if spec.contiguous else (spec.elements,)
             self._keeper.put(memory, distributions.make(name, shape, spec.dtype, domain, self._rng), at)
             return []
-        table = 0 if draw.table is None else self._table(draw.table).number
-        item = tensors.ITEM_BYTES[spec.dtype]
-        bounds = draw.row, draw.low, draw.high, draw.ends
-        key = secrets.randbits(64)
-        return [wire.Piece(memory.number, at, spec.elements, table, 0, key, draw.kind, item, *bounds)]
+        table = None if draw.table is None else self._table(draw.table)
+        return [_piece(draw, spec, (memory, at), table)]
 
     def _table(self, table: np.ndarray) -> Memory:
         if id(table) not in self._tables:

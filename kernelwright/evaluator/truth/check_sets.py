@@ -353,9 +353,10 @@ class OracleSession:
             admitted = distributions.distributions_for(domain, spec.dtype)
             shape = spec.shape if spec.contiguous else (spec.elements,)
             chosen = name if name in admitted and domain is not _COTANGENT else admitted[0]
-            if spec.dtype == "float32":
+            values = self._asker.drawn(chosen, spec, domain)
+            if values is None and spec.dtype == "float32":
                 values = like_slots(chosen, shape, domain, self._rng)
-            else:
+            elif values is None:
                 values = distributions.make(chosen, shape, spec.dtype, domain, self._rng)
             write_tensor(data, spec, values)
         return data

@@ -14,7 +14,7 @@ from kernelwright.evaluator.accuracy.trials import Trial, Truth, Variant, has_fe
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.truth.errors import most_kept_bytes
 from kernelwright.evaluator.wire import tensors as wire
-from kernelwright.records import Problem
+from kernelwright.records import InputDomain, Problem
 from kernelwright.sandbox import SharedMemory
 
 _MONTE_CARLO_RUNS = 8
@@ -73,6 +73,10 @@ class Asker:
             _reductions(reply),
             tuple(truths),
         )
+
+    def drawn(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray | None:
+        """Numbers of a distribution for an input, of its shape or flat; None where the caller has to draw them."""
+        return None
 
     def _more_of(self, variant: Variant) -> dict[str, Any]:
         """Further fields of a request for a truth."""
