@@ -215,6 +215,15 @@ def test_a_whole_reply_is_taken_where_a_stream_was_asked_for():
     assert (reply.text, reply.stop, reply.model, reply.usage) == ("{}", "complete", "m", (9, 4, 0, 0, 0))
 
 
+def test_a_text_in_parts_is_one_text():
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hmm"}]}, {"type": "text", "text": "{"}]
+    script = chunks(choice("", content=parts), choice("stop", content=[{"type": "text", "text": "}"}]), {"choices": []})
+    whole = {"choices": [{"message": {"content": [{"type": "text", "text": "{}"}]}, "finish_reason": "stop"}]}
+    for answer in (script, Raw(json.dumps(whole).encode(), "application/json")):
+        with serve(lambda asked, reply=answer: reply) as server, closing(server) as asked:
+            assert asked.send(request()).text == "{}"
+
+
 PAGE = Raw(b"<!doctype html><title>hello</title>", "text/html")
 NO_REPLIES = {
     "a web page": (PAGE, "rejected", "text/html, no event stream: is the base URL right?", False),

@@ -131,11 +131,13 @@ def _stop(reason: str) -> Stop:
 
 
 def _text(part: Any, draft: Draft) -> str:
-    """The text of a delta or of a message; empty for None."""
+    """The text of a delta or of a message; empty for None. Some servers send it in parts, reasoning among them."""
     if part is None:
         return ""
     draft.refused |= bool(part.refusal)
     text = part.content or part.refusal or ""
+    if isinstance(text, list):
+        text = "".join(piece["text"] for piece in text if piece.get("type") == "text")
     if not isinstance(text, str):
         raise TypeError("text is wanted")
     return text

@@ -162,6 +162,7 @@ class DeviceClockwork(Clockwork):
         self._host = workers.host
         self._device = workers.device
         self._launches = _USUAL_LAUNCHES
+        self._usual_empty = Empty(0.0, 0.0, 0.0)  # as last measured
         self._empties = EmptyCalls(self._empty_side, self._settings.call_timeout_s)
         self._trials: DeviceTrials | None = None
         self._device_sources: dict[tuple[str, int], DeviceSource] = {}
@@ -244,8 +245,8 @@ class DeviceClockwork(Clockwork):
             sides[0] = replay or ours
             with super().turns(sides, check_set, read_times, redraws) as turns:
                 assert isinstance(turns, DeviceTurns)
-                waiting = functools.partial(self._empty_calls, check_set, ahead=False)
-                turns.empty = self._empty_calls(check_set, ahead=True), waiting
+                waiting = functools.cache(functools.partial(self._empty_calls, check_set, ahead=False))
+                turns.empty = self._usual_empty, waiting
                 turns.overwrites = overwrites
                 yield turns
         finally:
@@ -336,7 +337,12 @@ class DeviceClockwork(Clockwork):
 
     def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
         """See :meth:`Clockwork.empty_call_ms`. The limit is a control chart's, over the session."""
-        return self._empty_calls(check_set, ahead=True)
+        self._usual_empty = self._empty_calls(check_set, ahead=True)
+        return self._usual_empty[:2]
+
+    def empty_of(self, side: Seat, check_set: CheckSet) -> Empty:
+        """What an empty call takes for a side, as it takes its calls."""
+        return self._empty_calls(check_set, ahead=not (isinstance(side, DeviceSide) and side.synchronising))
 
     def _empty_calls(self, check_set: CheckSet, *, ahead: bool) -> Empty:
         """What an empty call takes; ``ahead``: of a side that does not wait for its device."""
@@ -403,8 +409,9 @@ class DeviceClock(Clock):
 
     def share_beside(self, side: Seat, ghost: Seat, check_set: CheckSet, windows: tuple[Slots, Plan]) -> Share | None:
         """See :meth:`Clock.share_beside`. What the ghost takes is the work of others."""
-        empty_ms, most_ms = self.clockwork.empty_call_ms(check_set)
-        pool = self.clockwork.pool(check_set, 0)  # the windows' own may have been replaced by a larger one
+        assert isinstance(self.clockwork, DeviceClockwork)
+        self.clockwork.empty_call_ms(check_set)  # makes the pool large enough for all that follows
+        pool = self.clockwork.pool(check_set, 0)  # which may have replaced the windows' own
         calls = np.arange(min(pool.slots, _EMPTY_CALLS))
         times: dict[Seat, list[float]] = {side: [], ghost: []}
         for _ in range(_SHARE_WINDOWS):
@@ -412,9 +419,10 @@ class DeviceClock(Clock):
                 pool.refill(calls)
                 seat.enter(pool)
                 found.append(seat.window(calls, [], call_timeout_s=self._timeout_s).mean_ms)
-        whole, rest = (statistics.median(found) - empty_ms for found in times.values())
+        empty = self.clockwork.empty_of(side, check_set)
+        whole, rest = (statistics.median(found) - empty.mean_ms for found in times.values())
         side.leave(timeout_s=self._timeout_s)
-        if whole <= _CLEAR_OF_DOOR * max(most_ms - empty_ms, 0.0) or whole <= _SHORT_CALL * empty_ms:
+        if whole <= _CLEAR_OF_DOOR * empty.spread_ms or whole <= _SHORT_CALL * empty.mean_ms:
             return None
         others = min(max(rest / whole, 0.0), 1.0)
         return Share(1.0 - others, others, 0.0, 0.0, _SHARE_SAMPLES)
