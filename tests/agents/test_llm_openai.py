@@ -196,6 +196,8 @@ def test_why_it_stopped(finish, stop):
         [choice("insufficient_system_resource")],
         [{"choices": "abc"}],
         [choice("stop", content=5)],
+        [choice("stop", content=[5])],
+        [choice("stop", content=[{"type": "text"}])],
         [choice("stop", content="{}"), {"choices": [], "usage": {"prompt_tokens": "many", "completion_tokens": 1}}],
     ],
     ids=str,

@@ -137,7 +137,7 @@ def _text(part: Any, draft: Draft) -> str:
     draft.refused |= bool(part.refusal)
     text = part.content or part.refusal or ""
     if isinstance(text, list):
-        text = "".join(piece["text"] for piece in text if piece.get("type") == "text")
+        text = "".join(piece.get("text") for piece in text if piece.get("type") == "text")
     if not isinstance(text, str):
         raise TypeError("text is wanted")
     return text
