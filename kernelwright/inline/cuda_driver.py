@@ -78,13 +78,13 @@ def driver_kernel(path: str, name: str) -> Callable[[Sequence[int], int, Sequenc
         nonlocal granted
         if _idle:
             return
-        if shared > granted:
-            _check(driver, driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), f"granting {name} memory")
-            granted = shared
         current = ctypes.c_void_p()
         _check(driver, driver.cuCtxGetCurrent(ctypes.byref(current)), "asking for the context")
         if not current.value:  # as in autograd's threads
             _check(driver, driver.cuCtxSetCurrent(context), "entering the context")
+        if shared > granted:
+            _check(driver, driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), f"granting {name} memory")
+            granted = shared
         packed = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(_torch_stream() if beside_torch else 0)
         _check(driver, driver.cuLaunchKernel(function, *shape, shared, stream, packed, None), f"launching {name}")

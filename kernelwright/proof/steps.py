@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import itertools
@@ -367,7 +368,8 @@ def attacks(context: Context, tell: Tell) -> None:
     backends: Sequence[Backend] = ("cuda",) if context.small else ("cuda", "triton")
     honest = corpus.honest()
     chosen = [case for case in (*corpus.attacks(), *honest) if case.backend in backends]
-    chosen.sort(key=lambda case: (case.problem, case.backend))  # one session for each
+    many = collections.Counter((case.problem, case.backend) for case in chosen)
+    chosen.sort(key=lambda c: (c.backend != "cuda", -many[c.problem, c.backend], c.problem))  # one session for each
     with context.referee(call_timeout_s=_ATTACKED_S) as referee:
         for (name, backend), cases in itertools.groupby(
             chosen[:2] if context.small else chosen, key=lambda case: (case.problem, case.backend)

@@ -136,6 +136,13 @@ def test_a_false_plan_only_times_itself(machine, steps):
         assert min(one.window()[1]) >= COUNT // 2 - 1
 
 
+def test_a_replay_whose_referee_has_gone_ends_in_the_middle_of_a_window(machine):
+    with Confirmation(machine, claim(launch())) as one:
+        one.replay.enqueue(one.queue.first_call(), SLOTS)
+        one.replay._control.close()
+        assert one.replay._process.wait(10.0) == 0
+
+
 def test_a_plan_that_faults_is_told(machine):
     with pytest.raises(CannotReplay, match="CUDA error 700"):
         Confirmation(machine, claim(launch(y=64)))

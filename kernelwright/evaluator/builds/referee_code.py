@@ -39,7 +39,7 @@ def build_library(source: Path, cache_dir: Path, flags: Sequence[str] = ("-O3",)
 
 def build_program(source: Path, cache_dir: Path) -> Path:
     """Build the program of a C file, as :func:`build_library` does."""
-    return _built(source, cache_dir, ("-O2",), "", ("-ldl",))
+    return _built(source, cache_dir, ("-O2", "-pthread"), "", ("-ldl",))
 
 
 def _built(source: Path, cache_dir: Path, flags: Sequence[str], suffix: str, libraries: Sequence[str] = ()) -> Path:

@@ -126,7 +126,8 @@ class DeviceTurns(Turns):
         return waiting() if isinstance(side, DeviceSide) and side.synchronising else usual
 
     def _empty_ms(self, side: Seat) -> float:
-        return self._empty_of(side).mean_ms
+        mean_ms = self._empty_of(side).mean_ms
+        return min(mean_ms, self.empty[0].mean_ms) if is_foreign(side.name) else mean_ms  # it may only pretend to wait
 
     def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
         """See :meth:`Turns._claimed`.
@@ -162,7 +163,7 @@ class DeviceClockwork(Clockwork):
         self._host = workers.host
         self._device = workers.device
         self._launches = _USUAL_LAUNCHES
-        self._usual_empty = Empty(0.0, 0.0, 0.0)  # as last measured
+        self._usual_empty = Empty(0.0, 0.0, 0.0, 0.0)  # as last measured
         self._empties = EmptyCalls(self._empty_side, self._settings.call_timeout_s)
         self._trials: DeviceTrials | None = None
         self._device_sources: dict[tuple[str, int], DeviceSource] = {}
@@ -358,8 +359,10 @@ class DeviceClockwork(Clockwork):
 
     def _few_calls(self, check_set: CheckSet) -> int:
         """Calls of a window that is not a turn: fewer where inputs are large."""
-        slot_bytes, room = self._room(check_set.variants[0])
-        return max(min(_EMPTY_CALLS, room // slot_bytes), _FEWEST_CALLS)
+        variant = check_set.variants[0]
+        slot_bytes, room = self._room(variant)
+        call_bytes = slot_bytes + sum(spec.span_bytes for spec in variant.outputs)  # which one window keeps
+        return max(min(_EMPTY_CALLS, room // call_bytes), _FEWEST_CALLS)
 
 
 class DeviceCheckStage(CheckStage):
@@ -420,7 +423,8 @@ class DeviceClock(Clock):
                 seat.enter(pool)
                 found.append(seat.window(calls, [], call_timeout_s=self._timeout_s).mean_ms)
         empty = self.clockwork.empty_of(side, check_set)
-        whole, rest = (statistics.median(found) - empty.mean_ms for found in times.values())
+        whole = statistics.median(times[side]) - empty.mean_ms
+        rest = statistics.median(times[ghost]) - empty.idle_ms  # a ghost writes nothing
         side.leave(timeout_s=self._timeout_s)
         if whole <= _CLEAR_OF_DOOR * empty.spread_ms or whole <= _SHORT_CALL * empty.mean_ms:
             return None
@@ -481,7 +485,7 @@ class DeviceClock(Clock):
 
     def explain(self, winner: Winner, static: Profile | None, *, replay: bool) -> Profile | None:
         """What limits a winner, by hardware counters and its compiler's report; by its roofline without ``replay``."""
-        working_set_bytes = self.clockwork.pool_bytes(winner.check_set)
+        working_set_bytes = winner.check_set.variants[0].bytes_moved  # inputs have just been unsealed
         if not replay:
             return self._examiner.placed(winner, working_set_bytes=working_set_bytes)
         return self._examiner.profile(winner, static, working_set_bytes=working_set_bytes)

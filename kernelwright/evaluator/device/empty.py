@@ -19,11 +19,15 @@ _WINDOWS = 5
 
 
 class Empty(NamedTuple):
-    """What an empty call takes in ms: its mean, its most, and how far the mean is known at least."""
+    """What an empty call takes in ms.
+
+    most_ms: at most. spread_ms: how well the mean is known. idle_ms: the mean of calls whose outputs nobody writes.
+    """
 
     mean_ms: float
     most_ms: float
     spread_ms: float
+    idle_ms: float
 
 
 class EmptyCalls:
@@ -67,7 +71,7 @@ class EmptyCalls:
             if fill_ms is None:
                 return nothing
             filling = self._charted(shape, pool, calls, Idle(fills=True, ahead=True), fill_ms)
-            return filling._replace(most_ms=max(filling.most_ms, nothing.most_ms))
+            return filling._replace(most_ms=max(filling.most_ms, nothing.most_ms), idle_ms=nothing.mean_ms)
         except WorkerFailed as failed:
             raise MachineError(f"the empty worker failed: {failed.failure.message}") from None
 
@@ -75,7 +79,8 @@ class EmptyCalls:
         chart = self._charts.setdefault((shape, how), Chart())
         while not chart.add([found - less_ms for found in self._means(pool, calls, how)]):
             pass  # at most once: the second group is taken
-        return Empty(max(chart.mean, 0.0), max(chart.upper, 0.0), chart.upper - chart.mean)
+        mean_ms = max(chart.mean, 0.0)
+        return Empty(mean_ms, max(chart.upper, 0.0), chart.upper - chart.mean, mean_ms)
 
     def _means(self, pool: DevicePool, calls: int, how: Idle) -> list[float]:
         """Mean ms of calls in some windows, after one that is not counted."""

@@ -69,7 +69,7 @@ class Recorder(DeviceSide):
 
     def _recorded(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> tuple[Any, list[bytes]]:
         """The plan, and Triton's machine code: claims."""
-        outputs = sum(variant.capacity())
+        outputs = sum(spec.span_bytes for spec in variant.outputs)
         least = _LEAST_GPU_ARENA if self._station.device.is_gpu else _LEAST_ARENA
         size = least + _TIMES * (variant.slot_bytes + variant.state_bytes + outputs)
         self._arena, self._arena_fd = self._keeper.share(size)

@@ -30,7 +30,8 @@ from kernelwright.evaluator.wire.claims import Failure, OutputClaim, WorkerFaile
 from kernelwright.sandbox import product_memfd
 
 _COMPARED = ("candidate", "eager")  # roles whose outputs are opened
-_ROOMS = 8  # for outputs of opened calls, at first
+_ROOMS, _FEWEST_ROOMS = 8, 2  # for outputs of opened calls, at first
+_ROOM_BYTES = 1 << 30  # of all of them, if that is enough for the fewest
 _ALIGNMENT = 16
 _MOST_DESCRIBED = 200  # outputs whose descriptions surely fit into one message
 _WAITS = 2  # windows in a row that were not enqueued ahead, after which none is waited for
@@ -69,7 +70,8 @@ class QueuedSide(Seat):
     def enter(self, pool: DevicePool) -> None:
         """See :meth:`Seat.enter`."""
         if self._pool is not pool:
-            self._map(pool, _ROOMS)
+            each = max(_placed(pool.variant.capacity()).stride, 1)
+            self._map(pool, max(_FEWEST_ROOMS, min(_ROOMS, _ROOM_BYTES // each)) if self.name in _COMPARED else 0)
 
     def leave(self, *, timeout_s: float) -> None:
         """See :meth:`Seat.leave`. Between windows it waits at its socket."""
@@ -289,6 +291,8 @@ class DeviceSide(QueuedSide, WorkerSeat):
             rooms=[list(self._layout.offsets), list(self._layout.sizes), self._layout.stride],
             opened=rooms,
         )
+        if self._idle is None:
+            self._waited = 0  # what waited at its start may not wait any more
 
     @property
     def may_launch(self) -> bool:
@@ -308,6 +312,7 @@ class DeviceSide(QueuedSide, WorkerSeat):
         if self._idle is not None:
             operation = "serve_nothing"
             asked |= {"outputs": [wire.spec_to_json(spec) for spec in variant.outputs], "fill": self._idle.fills}
+            asked |= {"wait": not self._idle.ahead}
         else:
             operation = "serve"
             asked |= {"keep": self.keeps_outputs}

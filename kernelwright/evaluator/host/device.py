@@ -93,8 +93,12 @@ class Device:
 
     def variables(self) -> dict[str, str]:
         """Variables for processes that open it: they see this device alone, and find its driver as workers do."""
-        only = {"CUDA_VISIBLE_DEVICES": self.uuid} if self.uuid else {}
-        return driver_environment() | only if self.is_gpu else only
+        found = {"CUDA_VISIBLE_DEVICES": self.uuid} if self.uuid else {}
+        if self.is_gpu:
+            found |= driver_environment()
+            places = [found.get("LD_LIBRARY_PATH", ""), os.environ.get("LD_LIBRARY_PATH", "")]
+            found |= {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, places))} if any(places) else {}
+        return found
 
     def mounts(self) -> list[Mount]:
         """Folders of this machine that its driver reads, or that a stand-in for it lies in."""

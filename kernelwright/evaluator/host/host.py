@@ -61,7 +61,8 @@ class Host:
         builds: compiles for workers.
         compile_lanes: cores that candidates are built on while others are timed.
         own_cpu: the processor of the referee's own thread, None if there is only one.
-        worker_cpus: the processors that workers run on; ``last_cpu`` is the last of them.
+        worker_cpus: the processors that workers run on; ``last_cpu`` is the last of them. device_cpus: those of workers
+            on a GPU.
         cache_dir: folder in which products and measurements are kept.
         closing: closes first what rooms above have opened for this host.
     """
@@ -80,7 +81,8 @@ class Host:
         self.cache_dir.mkdir(parents=True, exist_ok=True)
         self.door_library = DoorLibrary(self.cache_dir)
         cpus = sorted(os.sched_getaffinity(0))
-        workers = max(settings.threads, _DEVICE_WORKERS if self.device.is_gpu else 0)  # they only enqueue there
+        apart = min(_DEVICE_WORKERS, max(len(cpus) - 2, 1)) if self.device.is_gpu else 0  # workers only enqueue there
+        workers = max(settings.threads, apart)
         lanes = pick_lanes(settings.compile_lanes, cpus, workers) if self.device.is_apart else (0, ())
         self.compile_lanes = CompileLanes(*lanes)
         self.builds = BuildService(
@@ -92,7 +94,8 @@ class Host:
             cpus=self.compile_lanes.cpus or None,
         )
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
-        self.worker_cpus = cpus[-workers:] if len(cpus) > workers else cpus
+        self.worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
+        self.device_cpus = cpus[-workers:] if len(cpus) > workers else cpus
         self.last_cpu = self.worker_cpus[-1]
         self._emulator_library: EmulatorLibrary | None = None
 
@@ -159,7 +162,7 @@ class Host:
             entry,
             name=name,
             limits=self.limits(allow_exec=allow_exec or device.is_gpu, device=device),
-            cpus=self.worker_cpus if cpus is None else cpus,
+            cpus=cpus or (self.device_cpus if device.is_gpu else self.worker_cpus),
             builds=builds,
             env=variables,
             mounts=mounts,

@@ -219,15 +219,20 @@ class DeviceRunner(Runner):
         with blamed("forward", self.filename), torch.no_grad():
             self._serve(self._in_stream(), first, calls, keep=keep)
 
-    def do_serve_nothing(self, fds: list[int], first: int, calls: int, outputs: list[Any], fill: bool) -> None:
+    def do_serve_nothing(
+        self, fds: list[int], first: int, calls: int, outputs: list[Any], fill: bool, wait: bool
+    ) -> None:
         """Serve a window of calls that compute nothing, or only ``fill`` their outputs. Trusted workers only.
 
-        ``outputs``: layouts of the outputs that a call would have.
+        Args:
+            outputs: layouts of the outputs that a call would have. wait: for the device in each call.
         """
         made = self._blank(outputs)
         self.torch.synchronize()
 
         def forward(*inputs: Any) -> tuple[Any, ...]:
+            if wait:
+                self.torch.driver.synchronize(0)
             return tuple(tensor.zero_() for tensor in made) if fill else tuple(made)
 
         self._serve(forward, first, calls, keep=False)

@@ -5,6 +5,7 @@ The device may be ``cpu``, where the driver is a stand-in: torch then computes o
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from kernelwright.inline import cuda_driver
 if TYPE_CHECKING:
     import torch
 
-_GRAPHED, _REPLAYS = 20, 10
+_GRAPHED, _REPLAYS, _BATCHES, _WARM_S = 20, 10, 7, 0.02
 _POISON_BLOCKS = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # sizes that allocators round to
 _POISON_BYTES = 1 << 26  # of each size
 
@@ -98,7 +99,10 @@ class DeviceTorch:
         return float(before.elapsed_time(after))
 
     def graph_ms(self, work: Callable[[], Any]) -> float | None:
-        """Mean milliseconds of ``work`` in a CUDA graph of many; None on the CPU, which has no such graphs."""
+        """Milliseconds of ``work`` in a CUDA graph of many, the median of some batches; None on the CPU.
+
+        Before, graphs run until the clock is as high as under load.
+        """
         import torch
 
         if not self.has_cuda:
@@ -109,11 +113,16 @@ class DeviceTorch:
         with torch.cuda.graph(graph):
             for _ in range(_GRAPHED):
                 work()
-        graph.replay()
-        before = self.event()
-        for _ in range(_REPLAYS):
+        until, times = time.monotonic() + _WARM_S, []
+        while time.monotonic() < until:
             graph.replay()
-        return self.ms_since(before) / (_GRAPHED * _REPLAYS)
+            self.synchronize()
+        for _ in range(_BATCHES):
+            before = self.event()
+            for _ in range(_REPLAYS):
+                graph.replay()
+            times.append(self.ms_since(before) / (_GRAPHED * _REPLAYS))
+        return statistics.median(times)
 
     def forget_persisting_lines(self) -> None:
         """Release the lines that a kernel asked the L2 cache to keep. No effect on devices without that feature."""
