@@ -13,7 +13,16 @@ pytest_plugins = ["suite_plugin"]
 os.environ["KERNELWRIGHT_DEVICE"] = "none"  # what there is no device for is tested so on a machine that has one, too
 
 TESTS = Path(__file__).parent
-SHARED = ("door", "emulator", "fresh", "guard", "headers", "products", "share", "torch_headers")  # of a cache folder
+SHARED = (
+    "door",
+    "emulator",
+    "fresh",
+    "guarded_memory",
+    "headers",
+    "products",
+    "share",
+    "torch_headers",
+)  # of a cache folder
 
 
 def pytest_configure(config: pytest.Config) -> None:

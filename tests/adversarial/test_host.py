@@ -43,7 +43,7 @@ HANG_S = 60  # a verdict that takes longer will never come
 CACHE_NAMES = {
     "door",
     "fresh",
-    "guard",
+    "guarded_memory",
     "share",
     "noise",
     "products",

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ from kernelwright.evaluator.device.empty import Empty, EmptyCalls
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.judging import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
-from kernelwright.evaluator.device.queue import certified_speedup
 from kernelwright.evaluator.device.recorder import Recorder, ReplaySide
 from kernelwright.evaluator.device.replay import CannotReplay
 from kernelwright.evaluator.device.side import DeviceSide
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.device.trials import DeviceTrials
+from kernelwright.evaluator.device.turns import DeviceTurns
 from kernelwright.evaluator.host.client import Client
 from kernelwright.evaluator.host.device import Device, read_state
 from kernelwright.evaluator.host.door import Window
@@ -44,14 +43,14 @@ from kernelwright.evaluator.timing.check_windows import Checker
 from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.evaluator.timing.clockwork import Clockwork
 from kernelwright.evaluator.timing.slots import Slots
-from kernelwright.evaluator.timing.turns import OVERWRITTEN, Comparison, Plan, ReadTimes, Turns, meet
+from kernelwright.evaluator.timing.turns import Comparison, Plan, ReadTimes, Turns, meet
 from kernelwright.evaluator.timing.workers import Workers
 from kernelwright.evaluator.truth.oracle_client import Asker
 from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.evaluator.wire.roles import is_foreign
 from kernelwright.evaluator.worker.guarded_memory import GuardLibrary
-from kernelwright.records import Problem, Profile, Status
+from kernelwright.records import Problem, Profile
 
 __all__ = ["DeviceClock"]
 
@@ -61,7 +60,6 @@ _USUAL_LAUNCHES, _LAUNCHES_A_STEP = 8, 2  # of one call; of one operator of the 
 _EVENT_CALLS = 30
 _MOST_EVENT_MS = 1e6
 _EMPTY_CALLS, _FEWEST_CALLS = 32, 4
-_LEAST_MS = 1e-6
 _BY_BOUND = "timed in its own process, and claimed by the certified bound"
 _SHARE_WINDOWS = 3
 _SHARE_SAMPLES = 1000  # that a share by two times counts as
@@ -110,51 +108,6 @@ class DeviceWorkers(Workers):
             side.end()
 
 
-class DeviceTurns(Turns):
-    """Turns whose claims are certified.
-
-    Attributes:
-        empty: what empty calls take, in ms: usual ones, and those of a side that waits for its device in its calls.
-        overwrites: whether the candidate's calls overwrite the output of the call before, and the reference's do not.
-    """
-
-    empty: tuple[Empty, Callable[[], Empty]]
-    overwrites = False
-
-    def _empty_of(self, side: Seat) -> Empty:
-        usual, waiting = self.empty
-        return waiting() if isinstance(side, DeviceSide) and side.synchronising else usual
-
-    def _empty_ms(self, side: Seat) -> float:
-        mean_ms = self._empty_of(side).mean_ms
-        return min(mean_ms, self.empty[0].mean_ms) if is_foreign(side.name) else mean_ms  # it may only pretend to wait
-
-    def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
-        """See :meth:`Turns._claimed`.
-
-        In a replay the door is ours, so its cost is taken off both sides. Against a rival, which runs foreign code as
-        well, nothing can be certified: the estimate decides races.
-        """
-        own = self._sides[0].name
-        raw, replayed = windows[own].mean_ms, isinstance(self._sides[0], ReplaySide)
-        most_ms = {side.name: self._empty_of(side).most_ms for side in self._sides}
-        return {
-            name: math.log(
-                latency_ms[name] / latency_ms[own]
-                if replayed or is_foreign(name)
-                else max(certified_speedup(window.mean_ms, raw, most_ms[name]), _LEAST_MS / raw)
-            )
-            for name, window in windows.items()
-        }
-
-    def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
-        return OVERWRITTEN if self.overwrites else None
-
-    def _late(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
-        """None: outputs that come later than their digests are refused for that."""
-        return None
-
-
 class DeviceClockwork(Clockwork):
     """Windows on a device, and a floor by its measured ceilings."""
 
@@ -162,6 +115,7 @@ class DeviceClockwork(Clockwork):
         super().__init__(workers, problem)
         self._host = workers.host
         self._device = workers.device
+        self._never_replayed: dict[str, str] = {}  # why, by source
         self._launches = _USUAL_LAUNCHES
         self._usual_empty = Empty(0.0, 0.0, 0.0, 0.0)  # as last measured
         self._empties = EmptyCalls(self._empty_side, self._settings.call_timeout_s)
@@ -266,7 +220,11 @@ class DeviceClockwork(Clockwork):
         assert isinstance(pool, DevicePool)
         assert isinstance(self._workers, DeviceWorkers)
         pool.refill([0])
+        assert side.program is not None
+        source = side.program.source
         try:
+            if source in self._never_replayed:
+                raise CannotReplay(self._never_replayed[source])
             replay = self._workers.replay_of(side, check_set.variants[0], pool)
             try:
                 self._see_right(replay, pool, check_set)
@@ -274,6 +232,7 @@ class DeviceClockwork(Clockwork):
                 replay.end()
                 raise
         except CannotReplay as error:
+            self._never_replayed[source] = str(error)
             self.remarks["device-clock"] = f"{_BY_BOUND}: {error}"
             return None
         steps = len(replay.plan.steps)
@@ -292,25 +251,30 @@ class DeviceClockwork(Clockwork):
         side = sides[0]
         if not isinstance(side, DeviceSide) or not is_foreign(side.name):
             return False
-        overwritten, mean_ms = self._kept_window(side, check_set)
         if replayed:
+            mean_ms = self._window_of(side, check_set, keep=False).mean_ms
             self.remarks["device-clock"] += f"; in its own process a call took {1e3 * mean_ms:.3g} us"
         eager = next((s for s in sides if s.name == "eager"), None)
-        return overwritten and not (isinstance(eager, DeviceSide) and self._kept_window(eager, check_set)[0])
+        if not self._reuses_memory(side, check_set):
+            return False
+        return not (isinstance(eager, DeviceSide) and self._reuses_memory(eager, check_set))
 
-    def _kept_window(self, side: DeviceSide, check_set: CheckSet) -> tuple[bool, float]:
-        """Whether two outputs of a window that keeps all share memory, and the mean ms of its calls."""
+    def _reuses_memory(self, side: DeviceSide, check_set: CheckSet) -> bool:
+        outputs = self._window_of(side, check_set, keep=True).outputs
+        return meet(outputs[0], outputs[1])
+
+    def _window_of(self, side: DeviceSide, check_set: CheckSet, *, keep: bool) -> Window:
+        """A window whose first two calls are opened; ``keep`` all outputs until it ends."""
         calls = self._few_calls(check_set)
         pool = self._pool(check_set, 0, calls)
         assert isinstance(pool, DevicePool)
         side.enter(pool)
         pool.refill(range(calls))
-        side.keeps_outputs = True
+        side.keeps_outputs = keep
         try:
-            window = side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
+            return side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
         finally:
             side.keeps_outputs = False
-        return meet(window.outputs[0], window.outputs[1]), window.mean_ms
 
     def _see_right(self, replay: ReplaySide, pool: DevicePool, check_set: CheckSet) -> None:
         """Check that a replay answers right, with other weights too.
