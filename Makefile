@@ -48,9 +48,9 @@ test-gpu: ## what needs a GPU; without one it says so and ends with 3. GPU_PYTHO
 	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi
 	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(or $(GPU_PYTHON),$(BIN)/python) scripts/test_gpu.py || exit $$?
 
-gpu-proof: ## what a GPU says of the referee, in MINUTES=6; ends with 3 without one. GPU_PYTHON as above; PROOF="--step S"
+gpu-proof: ## what a GPU says of the referee, in MINUTES=6; without one it says so. GPU_PYTHON as above; PROOF="--step S"
 	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi
-	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(or $(GPU_PYTHON),$(BIN)/python) -m kernelwright doctor --prove-gpu \
+	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(or $(GPU_PYTHON),$(BIN)/python) -m kernelwright.cli doctor --prove-gpu \
 		--minutes $(or $(MINUTES),6) --output $(or $(OUTPUT),proof.json) $(PROOF) || exit $$?
 
 check: setup ## formatting, lint, strict types, direction of imports

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,15 @@ def test_the_command_ends_with_1_where_a_step_failed(stand_in_device, tmp_path, 
     assert (told.exit_code, "its steps: machine" in told.stderr) == (2, True)
     command = ["doctor", "--prove-gpu", "--set", "device=none"]
     assert CliRunner().invoke(cli, command).exit_code == 3
+
+
+def test_make_runs_the_proof_with_the_python_that_it_is_given(tmp_path):
+    (tmp_path / "carried.py").write_text("")
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "KERNELWRIGHT_DEVICE": "auto", "PYTHONPATH": str(tmp_path)}
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n{sys.executable} -c "import carried" && exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    command = ["make", "gpu-proof", f"GPU_PYTHON={python}"]
+    done = subprocess.run(command, cwd=TESTS.parent, env=env, capture_output=True, text=True, check=False)
+    assert "no GPU: nvidia-smi shows none" in done.stderr
+    assert "Error 3" in done.stderr  # make itself ends with 2
