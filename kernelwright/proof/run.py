@@ -123,11 +123,11 @@ def _run(
         reader.join()
         process.stdout.close()
         process.stderr.close()
-    seconds, said = time.monotonic() - began, "".join(errors)[-_MOST_ERRORS:]
-    if late.is_set():
-        return f"cut off after {limit_s:.0f} s", seconds, said
     last = next((line.strip() for line in reversed(errors) if line.strip()), "no reason given")
-    return ("done" if status == 0 else f"failed: {last[:400]}"), seconds, said
+    ended = "done" if status == 0 else f"failed: {last[:400]}"
+    if late.is_set():
+        ended = f"cut off after {limit_s:.0f} s"
+    return ended, time.monotonic() - began, "".join(errors)[-_MOST_ERRORS:]
 
 
 def _write(output: Path, report: dict[str, Any]) -> None:

@@ -367,6 +367,11 @@ LOOK_ALIKES = {
     "waits for its device": _FORWARD.format(
         body="y = super().forward(x)\n        runner().torch.synchronize()\n        return y"
     ),
+    "launches in a thread of its own": _FORWARD.format(  # which has no context yet, as autograd's have none
+        body="found = []\n        launch = super().forward\n"
+        "        thread = threading.Thread(target=lambda: found.append(launch(x)))\n"
+        "        thread.start()\n        thread.join()\n        return found[0]"
+    ),
     "has a thread that sleeps": "threading.Thread(target=lambda: time.sleep(3600.0), daemon=True).start()\n",
     "takes some memory and gives it back": (
         "driver = runner().torch.driver\nfor _ in range(4):\n    driver.free(driver.allocate(1 << 24))\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +32,30 @@ def test_the_first_device_is_taken():
     assert device.driver == "580.159.04"
     assert device.is_gpu
     assert [device.serves(backend) for backend in ("cpp", "triton", "cuda")] == [False, True, True]
+
+
+def test_processes_on_a_device_see_it_alone_and_find_its_driver(monkeypatch, tmp_path):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    variables = find(H100).variables()
+    assert variables["CUDA_VISIBLE_DEVICES"] == "GPU-11111111-2222-3333-4444-555555555555"
+    assert str(tmp_path) in variables["LD_LIBRARY_PATH"].split(os.pathsep)
+    assert variables["CUDA_SCALE_LAUNCH_QUEUES"] == "4x"
+    assert CPU.variables() == {}
+
+
+def test_workers_find_packages_in_folders_of_their_own(monkeypatch, tmp_path):
+    """As ``pip install --target`` puts them."""
+    made, find_spec = tmp_path / "site" / "pydantic" / "__init__.py", importlib.util.find_spec
+    made.parent.mkdir(parents=True)
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: SimpleNamespace(origin=str(made)) if name == "pydantic" else find_spec(name, *more),
+    )
+    settings = Settings(cache_dir=tmp_path / "cache", device="none", sandbox="none")
+    with Referee(settings) as referee:
+        paths = referee.host.sandbox.environment()["PYTHONPATH"].split(os.pathsep)
+    assert str(tmp_path / "site") in paths
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import pytest
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem, unscreened
 
 from kernelwright.evaluator import Check, Confirm, Referee
+from kernelwright.evaluator.device import recorder
+from kernelwright.evaluator.device.replay import AddressTaken, Replay
 from kernelwright.records import Candidate, Stage, Status
 
 SOFTMAX = """
@@ -110,6 +112,22 @@ def test_a_kernel_is_checked_recorded_and_timed_by_its_replay(judge):
         "timed by a replay of its 1 launches, copies and fills; in its own"
     )
     assert verdict.timing.speedup["eager"].median > 0
+
+
+@pytest.mark.parametrize(("tries", "said_first"), [(2, "timed by a replay"), (3, "timed in its own process")])
+def test_a_replay_whose_addresses_are_taken_is_started_again(judge, monkeypatch, tries, said_first):
+    made = []
+
+    def start(*given, **named):
+        made.append(1)
+        if len(made) <= tries:
+            raise AddressTaken("the recorded address is taken")
+        return Replay(*given, **named)
+
+    monkeypatch.setattr(recorder, "Replay", start)
+    evaluation = judge(f"{SOFTMAX}# {tries}\n")
+    assert evaluation.verdict.status is Status.PASSED
+    assert said(evaluation, "device-clock").startswith(said_first)
 
 
 def test_a_replay_is_confirmed_in_fresh_processes(judge):

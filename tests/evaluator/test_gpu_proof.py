@@ -31,10 +31,10 @@ def proved(stand_in_device, rehearsed, tmp_path, make_cache, monkeypatch):
     settings = {"cache_dir": str(make_cache()), "store": str(tmp_path / "store.db"), "measurement": quick}
     payload = {"library": rehearsed.library, "images": [str(path) for path in images], "settings": settings}
 
-    def told(*steps, minutes=6.0):
+    def told(*steps, minutes=6.0, entry="child"):
         output = tmp_path / "proof.json"
         report = prove(
-            stand_in_device, output, steps=steps, minutes=minutes, payload=payload, entry="stand_in.proof:child"
+            stand_in_device, output, steps=steps, minutes=minutes, payload=payload, entry=f"stand_in.proof:{entry}"
         )
         assert json.loads(output.read_text()) == json.loads(json.dumps(report))
         return report["steps"]
@@ -76,6 +76,15 @@ def test_a_step_that_hangs_or_fails_stops_no_other_one(proved, monkeypatch):
     assert steps["walls"]["ended"] == "done"
 
 
+def test_a_row_that_fails_takes_no_other_row_with_it(proved):
+    results = proved("accuracy", entry="fails_once")["accuracy"]["results"]
+    failed, row = (result for name, result in results.items() if name != "in all")
+    assert failed["error"] == "ZeroDivisionError: the first of all"
+    assert "in first" in failed["trace"]
+    assert row["status"] == "PASSED"
+    assert results["in all"]["timed"] == 1
+
+
 def test_no_step_begins_that_has_no_time_left(proved, monkeypatch):
     monkeypatch.setattr(run, "_LEAST_S", 1e9)
     assert proved("machine")["machine"]["ended"] == "no time was left"
@@ -83,7 +92,9 @@ def test_no_step_begins_that_has_no_time_left(proved, monkeypatch):
 
 def test_a_failure_is_told_by_its_last_line(stand_in_device, tmp_path):
     report = prove(stand_in_device, tmp_path / "p.json", steps=("machine",), payload={"library": "/none", "images": []})
-    assert report["steps"]["machine"]["ended"].startswith("failed: ")
+    step = report["steps"]["machine"]
+    assert step["ended"].startswith("failed: ")
+    assert step["errors"].startswith("Traceback")
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_first_step(stand_in_device, tmp_path):

@@ -9,6 +9,10 @@ import pytest
 
 from kernelwright.evaluator.accuracy.budget import Reduction
 from kernelwright.evaluator.accuracy.trials import Trial, Truth
+from kernelwright.evaluator.device.empty import Empty, EmptyCalls
+from kernelwright.evaluator.device.recorder import ReplaySide
+from kernelwright.evaluator.device.side import DeviceSide, Idle
+from kernelwright.evaluator.device.turns import DeviceTurns
 from kernelwright.evaluator.timing.check_windows import Checker
 from kernelwright.evaluator.timing.turns import Comparison, Plan, ReadTimes, Turns
 from kernelwright.evaluator.wire.claims import OutputClaim
@@ -84,11 +88,13 @@ class Side:
         return OutputClaim(self._places[call % len(self._places)], "float32", (SIZE,), (1,), values.view(np.uint8))
 
 
-def turns(pool: Pool, *sides: Side, reserve=(), null_ms: float = 0.0):
+def turns(pool: Pool, *sides: Side, reserve=(), null_ms: float = 0.0, kind=Turns, **attributes):
     comparison = Comparison([SPEC], [RESERVED], 1.0)
-    made = Turns(
+    made = kind(
         sides, pool, Plan(16, 64), comparison, ReadTimes(), reserve=reserve, null_ms=null_ms, call_timeout_s=1.0
     )
+    for name, value in attributes.items():
+        setattr(made, name, value)
     return [made.turn(pair, 0, "search") for pair in range(60)]
 
 
@@ -124,6 +130,77 @@ def test_a_result_may_not_lie_where_the_one_before_lay(ours, theirs, refused):
         if turn.wrong is not None:
             assert turn.wrong[0] is Status.REWARD_HACK
             assert "overwrites" in turn.wrong[1]
+
+
+USUAL_MS, WAITING_MS = Empty(0.10, 0.13, 0.02, 0.08), Empty(0.20, 0.25, 0.05, 0.20)
+
+
+def on_device(kind, name: str, pool: Pool, mean_ms: float, *, waits: bool = False):
+    """A side of a device's kind, which takes windows as a :class:`Side`."""
+
+    class Seat(Side, kind):
+        synchronising = waits
+
+    return Seat(name, pool, mean_ms)
+
+
+@pytest.mark.parametrize(
+    ("ours", "waits", "claimed"),
+    [
+        (DeviceSide, False, (0.5 - 0.13) / 0.3),  # E's upper limit, off the reference alone
+        (DeviceSide, True, (0.5 - 0.25) / 0.3),
+        (ReplaySide, False, (0.5 - 0.08) / (0.3 - 0.08)),  # its lower limit, off both
+        (ReplaySide, True, (0.5 - 0.25) / (0.3 - 0.08)),
+    ],
+    ids=["queue", "queue beside a reference that waits", "replay", "replay beside a reference that waits"],
+)
+def test_a_device_claims_no_more_than_an_empty_call_leaves_certain(ours, waits, claimed):
+    pool = Pool()
+    sides = on_device(ours, "candidate", pool, 0.3), on_device(DeviceSide, "eager", pool, 0.5, waits=waits)
+    for turn in turns(pool, *sides, kind=DeviceTurns, empty=(USUAL_MS, lambda: WAITING_MS)):
+        assert np.exp(turn.claims["eager"]) == pytest.approx(claimed)
+        assert turn.latency_ms == pytest.approx({"candidate": 0.2, "eager": 0.3 if waits else 0.4})
+
+
+def test_a_candidate_that_pretends_to_wait_is_not_shown_faster():
+    pool = Pool()
+    sides = on_device(DeviceSide, "candidate", pool, 0.3, waits=True), on_device(DeviceSide, "eager", pool, 0.5)
+    for turn in turns(pool, *sides, kind=DeviceTurns, empty=(USUAL_MS, lambda: WAITING_MS)):
+        assert turn.latency_ms["candidate"] == pytest.approx(0.2)
+
+
+class EmptyWorker:
+    """A worker of ours whose calls take a time of their own kind; ``fill_ms``: of filling alone."""
+
+    def __init__(self, fill_ms: float | None) -> None:
+        self._fill_ms = fill_ms
+        self.client = SimpleNamespace(worker=SimpleNamespace(alive=lambda: True))
+
+    def idle(self, how: Idle) -> None:
+        self._takes = {Idle(False, True): 0.14, Idle(True, True): 0.16, Idle(False, False): 0.30}[how]
+
+    def enter(self, pool) -> None:
+        pass
+
+    def fill_ms(self, variant) -> float | None:
+        return self._fill_ms
+
+    def window(self, order, reads, *, call_timeout_s: float):
+        return SimpleNamespace(mean_ms=self._takes)
+
+
+@pytest.mark.parametrize(
+    ("fill_ms", "ahead", "found"),
+    [
+        (0.05, True, (0.11, 0.14, 0.0, 0.14)),  # filling calls less filling; at most as idle ones
+        (None, True, (0.14, 0.14, 0.0, 0.14)),
+        (0.05, False, (0.30, 0.30, 0.0, 0.30)),
+    ],
+    ids=["filled", "where nothing can be filled", "waiting"],
+)
+def test_empty_calls_are_of_the_kind_that_a_side_takes(fill_ms, ahead, found):
+    empties = EmptyCalls(lambda: EmptyWorker(fill_ms), 1.0)
+    assert empties.measured("a shape", Pool(), 16, ahead=ahead) == pytest.approx(found)
 
 
 @pytest.mark.parametrize("knows", [True, False])

@@ -6,8 +6,9 @@ import json
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from kernelwright.evaluator import Referee
+from kernelwright.evaluator import ProblemSession, Referee
 from kernelwright.proof import run
 from stand_in import Builds
 
@@ -20,6 +21,18 @@ def child(name: str, payload: str) -> None:
             referee.host.builds = Builds(referee.host.builds, Path(folder))  # type: ignore[assignment]
 
         run.child(name, payload, prepare)
+
+
+def fails_once(name: str, payload: str) -> None:
+    """As :func:`child`; the first judgement meets an error that is no error of kernelwright's."""
+    judge = ProblemSession.judge
+
+    def first(session: ProblemSession, *given: Any, **named: Any) -> Any:
+        ProblemSession.judge = judge  # type: ignore[method-assign]
+        raise ZeroDivisionError("the first of all")
+
+    ProblemSession.judge = first  # type: ignore[method-assign,assignment]
+    child(name, payload)
 
 
 def waits(name: str, payload: str) -> None:

@@ -377,8 +377,8 @@ class DeviceClock(Clock):
     def share_beside(self, side: Seat, ghost: Seat, check_set: CheckSet, windows: tuple[Slots, Plan]) -> Share | None:
         """See :meth:`Clock.share_beside`. What the ghost takes is the work of others."""
         assert isinstance(self.clockwork, DeviceClockwork)
-        self.clockwork.empty_call_ms(check_set)  # makes the pool large enough for all that follows
-        pool = self.clockwork.pool(check_set, 0)  # which may have replaced the windows' own
+        empty = self.clockwork.empty_of(side, check_set)
+        pool = self.clockwork.pool(check_set, 0)  # the windows' own may have been replaced by a larger one
         calls = np.arange(min(pool.slots, _EMPTY_CALLS))
         times: dict[Seat, list[float]] = {side: [], ghost: []}
         for _ in range(_SHARE_WINDOWS):
@@ -386,7 +386,6 @@ class DeviceClock(Clock):
                 pool.refill(calls)
                 seat.enter(pool)
                 found.append(seat.window(calls, [], call_timeout_s=self._timeout_s).mean_ms)
-        empty = self.clockwork.empty_of(side, check_set)
         whole = min(times[side]) - empty.mean_ms  # noise only adds to a time
         rest = min(times[ghost]) - empty.idle_ms  # a ghost writes nothing
         side.leave(timeout_s=self._timeout_s)

@@ -21,13 +21,19 @@ _WINDOWS = 5
 class Empty(NamedTuple):
     """What an empty call takes in ms.
 
-    most_ms: at most. spread_ms: how well the mean is known. idle_ms: the mean of calls whose outputs nobody writes.
+    mean_ms: its mean. most_ms: its upper limit. spread_ms: from the mean to its own limit. idle_ms: the mean of calls
+    that write no outputs.
     """
 
     mean_ms: float
     most_ms: float
     spread_ms: float
     idle_ms: float
+
+    @property
+    def least_ms(self) -> float:
+        """The lower limit."""
+        return max(self.mean_ms - self.spread_ms, 0.0)
 
 
 class EmptyCalls:
@@ -48,11 +54,11 @@ class EmptyCalls:
             self._side = None
 
     def measured(self, shape: str, pool: DevicePool, calls: int, *, ahead: bool) -> Empty:
-        """What an empty call takes on a pool. The most is the limit of a control chart.
+        """What an empty call takes on a pool, with limits by a control chart.
 
-        The digest of an output that a call has just written finds it in the caches. So calls that fill their outputs
-        are timed, less what filling takes by itself. Calls that do nothing take longer where outputs are large. The
-        mean is of the first kind, and the most is the greater one of both.
+        The digest finds an output in the caches if the call has just written it. So calls that fill their outputs are
+        timed, less the time of filling alone. Calls that do nothing take longer where outputs are large. The mean is
+        that of filling calls, and the upper limit is the greater of both kinds.
 
         Args:
             shape: names what charts are kept for. calls: of a window.

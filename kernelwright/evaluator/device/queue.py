@@ -83,7 +83,7 @@ class Queue:
         self._next = wire.FIRST_CALL
 
     def fds(self) -> tuple[int, int]:
-        """Descriptors of two pages: reveals, which nobody here reads again, and answers, which the worker writes."""
+        """Descriptors of two pages: the referee writes reveals and reads none back; the worker writes answers."""
         return self._reveals.fd, self._answers.fd
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.device.keeper_client import Memory
 from kernelwright.evaluator.device.pool import DevicePool
 from kernelwright.evaluator.device.queue import QueueWindow
-from kernelwright.evaluator.device.replay import CannotReplay, Plan, Replay, ReplayMemory, parse_plan
+from kernelwright.evaluator.device.replay import AddressTaken, CannotReplay, Plan, Replay, ReplayMemory, parse_plan
 from kernelwright.evaluator.device.side import DeviceSide, QueuedSide, Shared
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.host.client import Client
@@ -169,7 +169,7 @@ class ReplaySide(QueuedSide):
                 self._has_run = True
                 return
             except CannotReplay as error:
-                if left and "address" in str(error):
+                if left and isinstance(error, AddressTaken):
                     continue
                 if self._has_run:
                     raise MachineError(f"a replay that ran before does not start any more: {error}") from None

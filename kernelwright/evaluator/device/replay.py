@@ -23,7 +23,7 @@ from kernelwright.inline import BuildError
 from kernelwright.inline.cuda_driver import kernel_symbol
 from kernelwright.sandbox import product_memfd
 
-__all__ = ["CannotReplay", "Plan", "Replay", "ReplayMemory", "parse_plan", "replayer_program"]
+__all__ = ["AddressTaken", "CannotReplay", "Plan", "Replay", "ReplayMemory", "parse_plan", "replayer_program"]
 
 _MAGIC = 0x4C50574B
 _HEADER = struct.Struct("<6IQ4i2I3Q")
@@ -35,6 +35,7 @@ _OUTPUT = struct.Struct("<4Q")
 _MOST_STEPS = 4096
 _MOST_PARAMETERS = 4096  # bytes, of one launch
 _READY_S = 30.0
+_ADDRESS_TAKEN = 10001  # as in replayer.c
 _Word = Annotated[int, Field(ge=0, lt=1 << 32)]
 _Address = Annotated[int, Field(ge=0, lt=1 << 57)]
 _Size = Annotated[int, Field(ge=0, lt=1 << 40)]
@@ -42,6 +43,10 @@ _Size = Annotated[int, Field(ge=0, lt=1 << 40)]
 
 class CannotReplay(Exception):
     """A plan that cannot be replayed; the message says why. The queue's bound stays."""
+
+
+class AddressTaken(CannotReplay):
+    """A new process has something else at an address of the recording. Another one may not."""
 
 
 class _Strict(BaseModel):
@@ -212,8 +217,9 @@ class Replay:
                 os.close(fd)
         self._control.settimeout(_READY_S)
         if not self._answered():
-            said = self.end()
-            raise CannotReplay(f"its plan cannot be replayed: {said or 'no answer'}")
+            said = self.end() or "no answer"
+            kind = AddressTaken if said.endswith(f"error {_ADDRESS_TAKEN}") else CannotReplay
+            raise kind(f"its plan cannot be replayed: {said}")
 
     def enqueue(self, first: int, calls: int) -> None:
         """Have it enqueue a window's calls, which the queue then reveals."""

@@ -202,7 +202,7 @@ class DeviceSide(QueuedSide, WorkerSeat):
         self.program: Program | None = None
         self.keeps_outputs = False
         self._weights: Memory | None = None
-        self._waited = self._windows = 0
+        self._waited = 0
         self._idle: Idle | None = None
 
     # ------------------------------------------------------------------------------------------ setting up

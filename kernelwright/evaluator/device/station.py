@@ -40,7 +40,7 @@ class Station:
         """
         limits = host.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
         self.device = device
-        self.worker_cpus = host.device_cpus if device.is_gpu else host.worker_cpus
+        self.worker_cpus = host.cpus_for(device)
         self.examiner = Examiner(host.sandbox, device, host.cache_dir, limits)
         self.queues = QueueLibrary(host.cache_dir)
         self.replayer = replayer_program(host.cache_dir)

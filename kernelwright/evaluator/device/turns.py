@@ -42,20 +42,25 @@ class DeviceTurns(Turns):
     def _claimed(self, latency_ms: Mapping[str, float], windows: Mapping[str, Window]) -> dict[str, float]:
         """See :meth:`Turns._claimed`.
 
-        In a replay the door is ours, so its cost is taken off both sides. Against a rival, which runs foreign code as
-        well, nothing can be certified: the estimate decides races.
+        In a replay the door is ours, so its cost is taken off both sides, at its lower limit: a larger one would make
+        a greater speedup. Against a rival, which runs foreign code as well, nothing can be certified: the estimate
+        decides races.
         """
-        own = self._sides[0].name
-        raw, replayed = windows[own].mean_ms, isinstance(self._sides[0], ReplaySide)
-        most_ms = {side.name: self._empty_of(side).most_ms for side in self._sides}
-        return {
-            name: math.log(
-                latency_ms[name] / latency_ms[own]
-                if replayed or is_foreign(name)
-                else max(certified_speedup(window.mean_ms, raw, most_ms[name]), _LEAST_MS / raw)
-            )
-            for name, window in windows.items()
-        }
+        ours, *others = self._sides
+        raw, replayed = windows[ours.name].mean_ms, isinstance(ours, ReplaySide)
+        claimed = {ours.name: 0.0}
+        for side in others:
+            theirs, empty = windows[side.name].mean_ms, self._empty_of(side)
+            if is_foreign(side.name):
+                speedup = latency_ms[side.name] / latency_ms[ours.name]
+            elif replayed:
+                least = self.empty[0].least_ms
+                taken = least if empty is self.empty[0] else empty.most_ms
+                speedup = max(theirs - taken, _LEAST_MS) / max(raw - least, _LEAST_MS)
+            else:
+                speedup = max(certified_speedup(theirs, raw, empty.most_ms), _LEAST_MS / raw)
+            claimed[side.name] = math.log(speedup)
+        return claimed
 
     def _overwritten(self, windows: Mapping[str, Window]) -> tuple[Status, str] | None:
         return OVERWRITTEN if self.overwrites else None

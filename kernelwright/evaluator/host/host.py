@@ -61,8 +61,7 @@ class Host:
         builds: compiles for workers.
         compile_lanes: cores that candidates are built on while others are timed.
         own_cpu: the processor of the referee's own thread, None if there is only one.
-        worker_cpus: the processors that workers run on; ``last_cpu`` is the last of them. device_cpus: those of workers
-            on a GPU.
+        worker_cpus: the processors that workers run on; ``last_cpu`` is the last of them.
         cache_dir: folder in which products and measurements are kept.
         closing: closes first what rooms above have opened for this host.
     """
@@ -95,7 +94,7 @@ class Host:
         )
         self.own_cpu = cpus[0] if len(cpus) > 1 else None
         self.worker_cpus = cpus[-settings.threads :] if len(cpus) > settings.threads else cpus
-        self.device_cpus = cpus[-workers:] if len(cpus) > workers else cpus
+        self._device_cpus = cpus[-workers:] if len(cpus) > workers else cpus
         self.last_cpu = self.worker_cpus[-1]
         self._emulator_library: EmulatorLibrary | None = None
 
@@ -108,6 +107,10 @@ class Host:
             self.compile_lanes.close()
 
     # ------------------------------------------------------------------------------------------ backends
+
+    def cpus_for(self, device: Device) -> Sequence[int]:
+        """The processors that a device's workers run on."""
+        return self._device_cpus if device.is_gpu else self.worker_cpus
 
     def device_for(self, backend: Backend) -> Device:
         """The device that candidates of a backend run on: the accelerator, or this CPU, with or without help."""
@@ -162,7 +165,7 @@ class Host:
             entry,
             name=name,
             limits=self.limits(allow_exec=allow_exec or device.is_gpu, device=device),
-            cpus=cpus or (self.device_cpus if device.is_gpu else self.worker_cpus),
+            cpus=self.cpus_for(device) if cpus is None else cpus,
             builds=builds,
             env=variables,
             mounts=mounts,
