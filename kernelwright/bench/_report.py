@@ -89,24 +89,26 @@ def plots_of(broken: Mapping[str, Breakdown], outcomes: Sequence[Outcome]) -> li
         if one.correct and first.baseline in one.speedups:
             speedups[one.problem] = max(one.speedups[first.baseline], speedups.get(one.problem, 0.0))
     over = f"Speedup over {first.baseline}"
-    curves = {baseline: found.all.curve for baseline, found in broken.items()}
+    summaries = {baseline: found.all for baseline, found in broken.items()}
     return [
-        PlotOf("fast_p", "fast_p", _fast_p_svg(curves)),
+        PlotOf("fast_p", "fast_p", _fast_p_svg(summaries)),
         PlotOf("speedups", over, dots_svg(speedups, over)),
         PlotOf("outcomes", "How samples ended", bars_svg(first.all.statuses, "How samples ended")),
     ]
 
 
-def _fast_p_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """The share of problems that are right and more than p times as fast as a baseline, over p, a line each."""
-    axis = speedup_axis([p for curve in curves.values() for p, _ in curve], 0, 1)
+def _fast_p_svg(summaries: Mapping[str, Summary]) -> str:
+    """The share of problems that are right and more than p times as fast as a baseline, over p > 0, a line each.
+
+    A right problem without a time counts at p = 0 alone, so a line begins at the share of problems with a time.
+    """
+    axis = speedup_axis([p for found in summaries.values() for p, _ in found.curve], 0, 1)
     lines = {}
-    for baseline, curve in curves.items():
-        first, last = (curve[0][1], curve[-1][1]) if curve else (0.0, 0.0)
+    for baseline, found in summaries.items():
         lines[f"against {baseline}"] = [
-            (axis.low, first),
-            *((p, share) for p, share in curve if p > 0),
-            (axis.high, last),
+            (axis.low, found.timed / found.problems if found.problems else 0.0),
+            *((p, share) for p, share in found.curve if p > 0),
+            (axis.high, found.curve[-1][1]),
         ]
     return curves_svg(lines, across="speedup p over the baseline", up="fast_p", log2=True, steps=True, reach=(0, 1))
 

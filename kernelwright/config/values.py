@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)(?P<byte>b?)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_PAIRS = "write name=value pairs, separated by commas"
+_PAIRS = "write name=value pairs, separated by commas, or a table {name = value}"
 
 
 def parse_bytes(text: str | int) -> int:

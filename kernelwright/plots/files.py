@@ -76,7 +76,8 @@ def dots_svg(speedups: Mapping[str, float], title: str) -> str:
         hint = element("title", escape(f"{name}: {speedup:.2f}x"))
         colour = _COLOURS[0] if speedup >= 1 else _COLOURS[1]
         parts.append(element("circle", hint, cx=x.at(number), cy=y.at(speedup), r=3.5, fill=colour))
-    parts.append(words(f"{len(ordered)} problems with a time, slowest first", WIDTH / 2, HEIGHT - 12, "middle"))
+    counted = f"{len(ordered)} problem{'s' * (len(ordered) != 1)} with a time, slowest first"
+    parts.append(words(counted, WIDTH / 2, HEIGHT - 12, "middle"))
     return _file(parts, HEIGHT, title)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -147,7 +148,22 @@ def test_a_time_that_says_nothing_is_no_speedup(store, run_id):
     bench = rejudge(store, run_id, PROBLEMS[0], 0, findings=(small,))
     assert by_sample(bench)["p1", 0].speedups == {}
     assert by_sample(bench)["p1", 0].correct
-    assert "1 sample too small to time" in markdown_of(report_of(bench, "mine"))
+    report = report_of(bench, "mine")
+    assert "1 sample too small to time" in markdown_of(report)
+
+
+def test_a_line_of_fast_p_begins_at_the_problems_with_a_time(store, run_id):
+    small = Finding(rule=TOO_SMALL_TO_TIME, effect="informs", evidence="0.4 us")
+    for sample in (0, 1):
+        bench = rejudge(store, run_id, PROBLEMS[0], sample, findings=(small,))
+    report = report_of(bench, "mine")
+    whole = report.data["baselines"]["eager"]["all"]
+    assert whole["timed"] < whole["correct_rate"] * whole["problems"]
+    (svg,) = (plot.svg for plot in report.plots if plot.name == "fast_p")
+    _, height = re.search(r'points="([\d.]+),([\d.]+)', svg).groups()
+    (none, all_of_them) = (float(re.search(rf'y="([\d.]+)" text-anchor="end">{level}<', svg)[1]) - 4 for level in "01")
+    share = (none - float(height)) / (none - all_of_them)
+    assert share == pytest.approx(whole["timed"] / whole["problems"], abs=0.01), "it begins where fast_p does"
 
 
 def test_the_latest_verdict_counts_and_none_that_is_quarantined(store, run_id):
