@@ -18,6 +18,7 @@ import platform
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests" / "evaluator")]
 
 from evaluator_budget_cases import (  # noqa: E402
     CASES,
+    CHAINS,
     lane_sum,
     layer_norm_by,
     log_sum_exp_by,
@@ -49,6 +51,7 @@ LANE_KERNELS = {
     "sum": lane_sum,
     "logsumexp": log_sum_exp_by,
 }
+CHAIN_SHAPES = {(1, 16_384): 100, (3, 16_384): 100, (16, 4099): 50, (128, 4099): 10}  # draws a seed
 VARIANTS = (0, 1)  # of the cpu variants of each problem
 
 
@@ -56,6 +59,11 @@ def loads(reference, kernels, shapes, distribution, seed):
     """``load`` of every kernel on one draw."""
     rng = distributions.secret_rng(seed)
     inputs = [torch.from_numpy(distributions.make(distribution, s, "float32", DOMAIN, rng)) for s in shapes]
+    return loads_on(inputs, reference, kernels, distribution, seed)
+
+
+def loads_on(inputs, reference, kernels, distribution, seed):
+    """``load`` of every kernel on these inputs."""
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24, seed=seed)
     y = scales.outputs[0]
     s = arrays.scale(y.mca_rms.numpy(), y.low_row_rms.numpy(), y.ref64.numpy(), "float32")
@@ -79,8 +87,25 @@ def operators(seeds):
     return honest, cheats
 
 
-def lanes(lengths=(4096, 16384, 65536), widths=(1, 4, 8, 16)):
-    """Load of running sums in lanes by operator, length and distribution; one lane is refused on purpose."""
+def chains(seeds):
+    """Loads of kernels that add all terms in one chain, on draws of ``torch.rand`` and of ``torch.randn``."""
+    table = {}
+    for name, (reference, kernel) in CHAINS.items():
+        for shape, draws in CHAIN_SHAPES.items():
+            for distribution, made in (("own", torch.rand), ("normal", torch.randn)):
+                found = []
+                for seed in range(draws * seeds):
+                    x = made(shape, generator=torch.Generator().manual_seed(seed))
+                    found.append(loads_on([x], reference, {"": kernel}, distribution, seed)[""])
+                key = f"{name}/{shape[0]}x{shape[1]}/{made.__name__} as {distribution}"
+                refused = sum(load > 1.0 for load in found)
+                table[key] = {"draws": len(found), "refused": refused, "median": median(found), "largest": max(found)}
+                print(f"{key}: {table[key]}", flush=True)
+    return table
+
+
+def lanes(lengths=(4096, 16384, 65536), widths=(4, 8, 16)):
+    """Load of running sums in lanes by operator, length and distribution."""
     table = {}
     for n in lengths:
         for name, kernel in LANE_KERNELS.items():
@@ -162,10 +187,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="draws of each operator; the suite gets a third of them")
     parser.add_argument("--problems", nargs="*", default=[], help="only these problems of the suite")
+    parser.add_argument("--chains", action="store_true", help="only kernels that add in one chain")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "epyc-2core" / "error_budget.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     started = time.perf_counter()
+    one_chain = chains(options.seeds)
+    refused, draws = (sum(row[key] for row in one_chain.values()) for key in ("refused", "draws"))
+    print(f"one chain: {refused} of {draws} draws refused")
+    if options.chains:
+        return
     honest, cheats = operators(options.seeds)
     by_lanes = lanes()
     wide = {key: max(row["8"], row["16"]) for key, row in by_lanes.items()}
@@ -187,6 +218,7 @@ def main():
         "suite_cheats_that_pass": [name for name, row in wrong.items() if not row.honest],
         "honest": honest,
         "cheats": cheats,
+        "one_chain": one_chain,
         "lanes": by_lanes,
         "scalars": by_scalar,
         "suite": {problem: {name: row.to_json() for name, row in rows.items()} for problem, rows in table.items()},

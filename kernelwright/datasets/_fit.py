@@ -57,6 +57,8 @@ def fitted(
     most_flops: int = FIT_FLOPS,
     device_class: DeviceClass = "cpu",
     literals: bool = True,
+    tile: int = 1,
+    slack: float = 1.0,
 ) -> Fit:
     """Halve integers of a problem's file, each time the largest that helps, until all its variants fit.
 
@@ -69,6 +71,8 @@ def fitted(
         most_bytes: limit on inputs, parameters and outputs together. ``most_flops``: limit on one forward.
         device_class: the device class whose variants must fit.
         literals: whether numbers that are not constants may be halved, too.
+        tile: sizes that kernels work on as a whole. Numbers are halved to less only if the problem would otherwise
+            need more than ``slack`` times the limits. Batch sizes may always come to one.
 
     Raises:
         MachineError: the worker's reply is malformed.
@@ -86,6 +90,8 @@ def fitted(
         "bytes": most_bytes,
         "flops": most_flops,
         "seconds": FIT_SECONDS,
+        "tile": tile,
+        "slack": slack,
     }
     reply = call(FIT_ENTRY, payload)
     sizes, fits, reason = reply.get("sizes"), reply.get("fits"), reply.get("reason")

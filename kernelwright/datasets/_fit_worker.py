@@ -57,7 +57,8 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
         payload: ``source``; ``places``: by name, the spans of its values in the text, in characters; ``values``: by
             name, the current value; ``tiers``: lists of names to try, a later list only when the earlier ones are
             small; ``variants``: settings of constants, all of which must fit; ``bytes``: limit on inputs, parameters
-            and outputs together; ``flops``: limit on one forward; ``seconds``: time limit of the search.
+            and outputs together; ``flops``: limit on one forward; ``seconds``: time limit of the search; ``tile``:
+            sizes that are halved to less only if the problem would otherwise be ``slack`` times too large.
 
     Returns:
         ``sizes``: the changed values, empty if none. ``fits``: whether the problem fits with them. ``reason``: why the
@@ -69,12 +70,19 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
     except ReferenceFault as fault:
         return {"sizes": {}, "fits": False, "reason": fault.message[:500]}
     tiers = list(itertools.accumulate(payload["tiers"]))
-    for names, gain in (*((names, _GAIN) for names in tiers), *((names, 1.0) for names in tiers)):
-        while now.excess > 1 and (step := search.step(names, now, gain)) is not None:
-            now = step
+    rounds = [(names, gain) for gain in (_GAIN, 1.0) for names in tiers]
+    whole_tiles = [(2 * payload["tile"], payload["slack"])] if 2 * payload["tile"] > _LEAST else []
+    fits = False
+    for least, enough in (*whole_tiles, (_LEAST, 1.0)):
+        for names, gain in rounds:
+            while now.excess > 1 and (step := search.step(names, now, gain, least)) is not None:
+                now = step
+        fits = now.excess <= enough
+        if fits:
+            break
     changed = {name: value for name, value in now.values.items() if value != search.given[name]}
     late = f"no sizes that fit were found in {payload['seconds']:g} s"
-    return {"sizes": changed, "fits": now.excess <= 1, "reason": late if now.excess > 1 and search.is_late() else ""}
+    return {"sizes": changed, "fits": fits, "reason": late if not fits and search.is_late() else ""}
 
 
 class _Search:
@@ -89,10 +97,15 @@ class _Search:
         """Whether the time limit has passed."""
         return time.monotonic() > self._until
 
-    def step(self, names: Sequence[str], now: _Step, gain: float) -> _Step | None:
+    def step(self, names: Sequence[str], now: _Step, gain: float, least: int) -> _Step | None:
         """Halve the largest number that helps and still runs, so that sizes stay in proportion. Among equal numbers,
-        halve the one that helps most. If none helps alone, try all equal numbers together, then pairs."""
-        values = {name: now.values[name] for name in names if now.values[name] >= _least(name)}
+        halve the one that helps most. If none helps alone, try all equal numbers together, then pairs. Numbers below
+        ``least`` are not halved."""
+        values = {
+            name: now.values[name]
+            for name in names
+            if now.values[name] >= (_LEAST_BATCH if "batch" in name.lower() else least)
+        }
         enough = now.excess * gain
         for value in sorted(set(values.values()), reverse=True):
             equal = [name for name, held in values.items() if held == value]
@@ -136,10 +149,6 @@ class _Search:
             flops = load.flops / int(self._payload["flops"])
             worst = max(worst, load.held / most, load.result / (_RESULT_SHARE * most), flops)
         return worst
-
-
-def _least(name: str) -> int:
-    return _LEAST_BATCH if "batch" in name.lower() else _LEAST
 
 
 def _load(source: str, variant: Mapping[str, Any]) -> _Load:

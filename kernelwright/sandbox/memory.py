@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -21,6 +22,7 @@ F_SEAL_WRITE: Final = 0x08
 F_SEAL_FUTURE_WRITE: Final = 0x10
 _MFD_CLOEXEC: Final = 0x1
 _MFD_ALLOW_SEALING: Final = 0x2
+_OTHER_ATTEMPTS: Final = 7  # at an immutable file, after one whose pages the kernel held
 
 # Inode numbers of the memory files that this process made. A guest may hold a file long after it was closed here, so
 # the last _REMEMBERED closed ones are kept.
@@ -90,7 +92,24 @@ class SharedMemory:
 
 
 def product_memfd(data: bytes, name: str = "product") -> int:
-    """Make an immutable memory file that holds ``data``. The caller closes the descriptor."""
+    """Make an immutable memory file that holds ``data``. The caller closes the descriptor.
+
+    The kernel refuses the seal (EBUSY) while it holds a page of the file for its own ends, as when it moves memory on a
+    busy machine. It then waits for 0.1 s by itself. Another file has other pages.
+
+    Raises:
+        OSError: no memory file could be made and sealed.
+    """
+    for _ in range(_OTHER_ATTEMPTS):
+        try:
+            return _sealed(data, name)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+    return _sealed(data, name)
+
+
+def _sealed(data: bytes, name: str) -> int:
     fd = os.memfd_create(name, _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)

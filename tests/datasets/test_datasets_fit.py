@@ -72,6 +72,19 @@ def test_a_batch_may_come_to_one_and_no_width_to_less_than_eight():
     assert "none of its constants can be halved further" in fit.reason
 
 
+def test_tiles_stay_whole_where_the_problem_is_not_much_too_large():
+    """Kernels are often written for multiples of 32, as the problem's own sizes are."""
+    source = SOURCE.replace("nn.GroupNorm(groups, features)", "nn.Identity()")
+    held = 4 * (2 * 32 + 32 * 33)
+    limits = {"most_flops": 1 << 40, "tile": 32, "slack": 8.0}
+    fit = fitted(problem(source), here, most_bytes=held // 8 + 1, **limits)
+    assert (fit.problem.id, fit.fits) == ("other/level1/gemm@batch_size=1,features=32", True)
+    fit = fitted(problem(source), here, most_bytes=held // 10, **limits)
+    assert (fit.problem.id, fit.fits) == ("other/level1/gemm@batch_size=1,features=8", True)
+    fit = fitted(problem(source), here, most_bytes=held // 8 + 1, most_flops=1 << 40)
+    assert fit.problem.id == "other/level1/gemm@batch_size=4,features=8", "in proportion, without tiles"
+
+
 def test_a_problem_that_fits_is_left_as_it_is():
     given = problem(SOURCE.replace("4096", "64").replace("2048 * 2", "64"))
     assert fitted(given, here) == (given, True, "")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,6 +45,11 @@ def lane_sum(x: Tensor, lanes: int) -> Tensor:
     return total[..., 0]
 
 
+def chain_sum(x: Tensor) -> Tensor:
+    """Sum the last dimension as a plain loop does, in float32 (numpy's running sum; torch's is in float64)."""
+    return torch.from_numpy(np.cumsum(x.numpy(), axis=-1, dtype=np.float32)[..., -1].copy())
+
+
 def blocked_matmul(a: Tensor, b: Tensor, block: int = 64) -> Tensor:
     """Accumulate over blocks of the inner dimension."""
     total = torch.zeros(a.shape[0], b.shape[1])
@@ -64,15 +70,24 @@ def exp2_based(x: Tensor) -> Tensor:
     return torch.exp2(x * math.log2(math.e))
 
 
+def _total(x: Tensor, lanes: int) -> Tensor:
+    return chain_sum(x) if lanes == 1 else lane_sum(x, lanes)
+
+
 def softmax_by(x: Tensor, lanes: int, exp: Op = torch.exp) -> Tensor:
     p = exp(x - x.amax(-1, keepdim=True))
-    return p * (1.0 / lane_sum(p, lanes))[..., None]
+    return p * (1.0 / _total(p, lanes))[..., None]
 
 
 def layer_norm_by(x: Tensor, lanes: int) -> Tensor:
-    centred = x - (lane_sum(x, lanes) / x.shape[-1])[..., None]
-    variance = lane_sum(centred * centred, lanes) / x.shape[-1]
+    centred = x - (_total(x, lanes) / x.shape[-1])[..., None]
+    variance = _total(centred * centred, lanes) / x.shape[-1]
     return centred * torch.rsqrt(variance + 1e-5)[..., None]
+
+
+def variance_by(x: Tensor, lanes: int) -> Tensor:
+    centred = x - (_total(x, lanes) / x.shape[-1])[..., None]
+    return _total(centred * centred, lanes) / (x.shape[-1] - 1)
 
 
 def layer_norm_one_pass(x: Tensor) -> Tensor:
@@ -125,7 +140,23 @@ def conv_by_columns(x: Tensor, w: Tensor) -> Tensor:
 
 def log_sum_exp_by(x: Tensor, lanes: int) -> Tensor:
     top = x.amax(-1)
-    return top + torch.log(lane_sum(torch.exp(x - top[..., None]), lanes))
+    return top + torch.log(_total(torch.exp(x - top[..., None]), lanes))
+
+
+CHAINS: dict[str, tuple[Op, Op]] = {
+    "softmax": (lambda x: torch.softmax(x, -1), lambda x: softmax_by(x, 1)),
+    "layer_norm": (lambda x: F.layer_norm(x, x.shape[-1:]), lambda x: layer_norm_by(x, 1)),
+    "variance": (lambda x: x.var(-1), lambda x: variance_by(x, 1)),
+    "mean_square": (lambda x: x.square().mean(-1), lambda x: chain_sum(x.square()) / x.shape[-1]),
+    "sum": (lambda x: x.sum(-1), chain_sum),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), lambda x: log_sum_exp_by(x, 1)),
+    "rms_norm": (
+        lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-6),
+        lambda x: x * torch.rsqrt(chain_sum(x.square()) / x.shape[-1] + 1e-6)[..., None],
+    ),
+    "matmul": (lambda x: x @ x[:8].T, lambda x: chain_sum(x[:, None] * x[None, :8])),
+}
+"""Reductions over the last dimension, each with a kernel that adds all terms in one chain."""
 
 
 def rounded_inputs(reference: Op) -> dict[str, Op]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from evaluator_budget_cases import CASES, Op, lane_sum
+from evaluator_budget_cases import CASES, CHAINS, Op, lane_sum
 from torch import Tensor
 
 from kernelwright.evaluator.accuracy import arrays, budget, distributions
@@ -45,8 +45,10 @@ class Draw(NamedTuple):
 def draw(case: str, distribution: str = "normal") -> Draw:
     rng = distributions.secret_rng([len(case), len(distribution)])
     drawn = [distributions.make(distribution, shape, "float32", DOMAIN, rng) for shape in CASES[case].shapes]
-    inputs = [torch.from_numpy(array) for array in drawn]
-    reference = CASES[case].reference
+    return _drawn(CASES[case].reference, [torch.from_numpy(array) for array in drawn], distribution)
+
+
+def _drawn(reference: Op, inputs: list[Tensor], distribution: str) -> Draw:
     scales = reference_scales(reference, reference, inputs, unit_roundoff=2.0**-24)
     output = scales.outputs[0]
     s = arrays.scale(output.mca_rms.numpy(), output.low_row_rms.numpy(), output.ref64.numpy(), "float32")
@@ -99,6 +101,28 @@ def test_honest_kernels_pass_on_every_distribution(case, distribution):
     drawn = draw(case, distribution)
     for kernel in (CASES[case].reference, *CASES[case].honest.values()):
         assert judge(drawn, kernel).passed
+
+
+@pytest.mark.parametrize("made", ["rand", "randn"])
+@pytest.mark.parametrize("shape", [(1, 16_384), (3, 16_384), (64, 4099)])
+@pytest.mark.parametrize("case", CHAINS)
+def test_one_chain_passes_on_a_problems_own_inputs(case, shape, made):
+    """Most problems draw by ``torch.rand``: all terms of a sum then have one sign, and errors are larger."""
+    reference, kernel = CHAINS[case]
+    for seed in range(3):
+        x = getattr(torch, made)(shape, generator=torch.Generator().manual_seed(seed))
+        assert judge(_drawn(reference, [x], "own"), kernel).load < 0.8
+
+
+def test_each_limit_has_room_for_the_chance_of_few_sums():
+    """Layer norms of three rows: the error of a row's mean is one number, and so are the runs that its scale is of."""
+    ref, s, sums = np.zeros(3000), np.ones(3000), budget.Reduction(1000, 3, "norm")
+    everywhere, in_few, in_one = np.full(3000, 12.0), np.zeros(3000), np.zeros(3000)
+    in_few[:60], in_one[0] = 6 * 12.0, 40 * 12.0
+    for error in (everywhere, in_few, in_one):
+        assert budget.judge_output(error, ref, s, [sums]).passed
+        assert not budget.judge_output(error, ref, s, [sums._replace(sums=1000)]).passed
+        assert not budget.judge_output(1.5 * error, ref, s, [sums]).passed
 
 
 @pytest.mark.parametrize(("case", "variant"), CHEATS)

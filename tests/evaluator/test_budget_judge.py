@@ -18,7 +18,7 @@ U = 2.0**-24
 
 def judged(candidate, ref64, s=None, n=1, **options):
     s = np.full(np.shape(ref64), 1e-6) if s is None else s
-    return budget.judge_output(candidate, ref64, s, [Reduction(n)], **options)
+    return budget.judge_output(candidate, ref64, s, [Reduction(n, 10**6)], **options)
 
 
 def test_a_signalling_nan_is_a_wrong_value_and_nothing_worse():
@@ -119,6 +119,8 @@ def test_tolerance_grows_with_the_reduction_and_the_problem():
     assert budget.tolerance([Reduction(2**20)], 2.0) == 136.0
     assert budget.tolerance([Reduction(4096)]) == math.hypot(4, 16)  # one chain does
     assert budget.tolerance([Reduction(4096, kind="product")]) < budget.tolerance([Reduction(4096)])
+    own = budget.tolerance([Reduction(4096, kind="norm")], data="own")
+    assert own == budget.tolerance([Reduction(4096, kind="product")], data="own") == pytest.approx(math.hypot(4, 19.2))
     assert budget.tolerance([Reduction(65536)], data="other") == 4 + 2048
     assert budget.tolerance([Reduction(512)], data="equal") == 132.0
     assert budget.tolerance([Reduction(512)], data="far") == 144.0

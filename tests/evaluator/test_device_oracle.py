@@ -48,6 +48,9 @@ def test_inputs_come_from_the_device_and_truths_stay_there(referee, stand_in_dev
             checks = session.prepare_for("cuda")
             truths = [truth for group in checks.trials for trial in group for truth in trial.truths]
             assert len(truths) > 6
+            for trial in (*(trial for group in checks.trials for trial in group), *checks.reserve):
+                assert not trial.data.size, "no inputs on the host"
+                assert trial.elsewhere.size in {variant.slot_bytes for variant in checks.variants}
             for truth in truths:
                 assert truth.elsewhere is not None
                 assert truth.elsewhere.facts.finite

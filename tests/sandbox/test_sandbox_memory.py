@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
 
@@ -86,3 +88,26 @@ def test_a_product_holds_its_bytes_for_ever():
                 os.ftruncate(fd, size)
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize(("refusals", "made"), [(7, True), (8, False)])
+def test_a_seal_that_the_kernel_refuses_for_a_while_is_asked_for_again(monkeypatch, open_fds, refusals, made):
+    before, left, seal = open_fds(), [refusals], fcntl.fcntl
+
+    def busy(fd, *given):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        return seal(fd, *given)
+
+    monkeypatch.setattr(fcntl, "fcntl", busy)
+    if made:
+        fd = product_memfd(b"data")
+        assert os.pread(fd, 8, 0) == b"data"
+        with pytest.raises(PermissionError):
+            os.pwrite(fd, b"x", 0)
+        os.close(fd)
+    else:
+        with pytest.raises(OSError, match="busy"):
+            product_memfd(b"data")
+    assert open_fds() == before

@@ -120,6 +120,7 @@ class Trial(NamedTuple):
     ``partner`` is the index of the trial that differs in one input, in bits that lower precision does not see.
     ``draws`` are the reference's own outputs of many calls, if they are random and only their distribution is judged.
     ``drawn_by`` describes the archive's generator that drew the inputs; empty for the fixed distributions.
+    ``elsewhere`` is the memory of a device that holds the inputs. ``data`` is then empty.
     """
 
     distribution: str
@@ -130,6 +131,7 @@ class Trial(NamedTuple):
     partner: int | None = None
     draws: tuple[tuple[np.ndarray, ...], ...] = ()
     drawn_by: str = ""
+    elsewhere: Any = None
 
 
 class CheckSet(NamedTuple):
@@ -198,6 +200,8 @@ def is_normal(distribution: str) -> bool:
 
 def data_of(distribution: str) -> budget.Data:
     """How rounding errors add up on inputs of a distribution. Archived inputs mostly have equal terms."""
+    if distribution == OWN:
+        return "own"
     if is_normal(distribution):
         return "normal"
     if distribution in distributions.FAR:

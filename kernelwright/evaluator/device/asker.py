@@ -1,4 +1,4 @@
-"""Asks an oracle on a device: what is known of float outputs goes from there into the keeper's memory."""
+"""Asks an oracle on a device: inputs and what is known of float outputs go into the keeper's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelwright.evaluator.accuracy import arrays
-from kernelwright.evaluator.accuracy.trials import Truth, TruthFacts, Variant
+from kernelwright.evaluator.accuracy.trials import Trial, Truth, TruthFacts, Variant
 from kernelwright.evaluator.device.keeper_client import Expected, Keeper, Memory, Placed
 from kernelwright.evaluator.device.pool import drawn
 from kernelwright.evaluator.host.client import Client
@@ -45,14 +45,24 @@ class DeviceAsker(Asker):
         super().__init__(client, problem, reduced)
         self._keeper = keeper
         self._at = 0
-        self._held: list[Memory] = []  # by all truths so far
+        self._held: list[Memory] = []  # by all trials and truths so far
 
     def drawn(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray | None:
         """See :meth:`Asker.drawn`: the device draws a thousand times as fast as the host."""
         return drawn(self._keeper, name, spec, domain)
 
+    def data_of(self, trial: Trial) -> np.ndarray:
+        """See :meth:`Asker.data_of`; copied from the device."""
+        return np.frombuffer(self._keeper.get(trial.elsewhere, trial.elsewhere.size), dtype=np.uint8)
+
+    def _placed(self, trial: Trial) -> Trial:
+        memory = self._keeper.allocate(trial.data.nbytes)
+        self._held.append(memory)
+        self._keeper.put(memory, trial.data)
+        return trial._replace(data=trial.data[:0].copy(), elsewhere=memory)
+
     def free(self) -> None:
-        """Free the memory of all truths."""
+        """Free the memory of all trials and truths."""
         held, self._held = self._held, []
         self._keeper.release(*held)
 

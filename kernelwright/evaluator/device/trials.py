@@ -23,6 +23,9 @@ class DeviceTrials:
 
     def inputs(self, trial: Trial) -> Memory:
         """A trial's inputs, as they lie in a slot."""
+        if trial.elsewhere is not None:
+            held: Memory = trial.elsewhere
+            return held
         key = self._hold(trial)
         if key not in self._inputs:
             self._inputs[key] = memory = self._keeper.allocate(trial.data.nbytes)

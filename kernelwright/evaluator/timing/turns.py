@@ -152,10 +152,9 @@ class Comparison:
         """How far output ``j`` may stray: the norm and the largest element of the difference."""
         trial = self._trials.get(label, self._first)
         told, scale, data = trial.reductions, self.tolerance_scale, data_of(label)
-        allowed = _STRAY * budget.norm_tolerance(told, elements, scale, data=data)
-        most = _STRAY * 40.0 * budget.tolerance(told, scale, data=data)
+        allowed = _STRAY * budget.limit(told, elements, scale, data=data)
         norm, largest = self._scale(trial, j)
-        return allowed * norm, most * largest
+        return allowed * norm, 40.0 * allowed * largest
 
     def _is_a_draw(self, ours: np.ndarray, theirs: np.ndarray, j: int, label: str, redraws: Redraws) -> bool:
         """Whether a random output looks like a draw of the reference's, and like none that was drawn before."""

@@ -38,7 +38,7 @@ from kernelwright.evaluator.truth.oracle_client import TRUTH_TIMEOUT_S, Asker
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.calls import CallPlan
 from kernelwright.evaluator.wire.claims import WorkerFailed
-from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem, sha256_text
+from kernelwright.records import DeviceClass, InputDomain, InputGenerator, KnobValue, Problem
 from kernelwright.records.problems import archive_id
 from kernelwright.sandbox import SharedMemory
 
@@ -98,8 +98,7 @@ class OracleSession:
             trials.append(found)
         far, assumed = self._assume(variants[-1])  # the last request: the worker may die of it
         trials[-1] = (*trials[-1], *far)
-        name = sha256_text(b"".join(t.data.tobytes()[:4096] for group in trials for t in group))[:16]
-        used = archive_id(archive) if any(archived) else ""
+        name, used = secrets.token_hex(8), archive_id(archive) if any(archived) else ""
         return CheckSet(
             name, tuple(variants), tuple(trials), reserve, flops, steps, read, tuple(archived), used, assumed
         )
@@ -291,12 +290,12 @@ class OracleSession:
 
     def _read(self, variant: Variant, trial: Trial) -> tuple[int, ...]:
         """Positions of the float inputs in which every element matters."""
-        reply = self._asker.ask("reads", variant, trial.data, seed=secrets.randbits(31))
+        reply = self._asker.ask("reads", variant, self._asker.data_of(trial), seed=secrets.randbits(31))
         visible = len(variant.inputs) - variant.plan.hidden
         return tuple(i for i in reply["read"] if type(i) is int and 0 <= i < visible)
 
     def _work(self, variant: Variant, trial: Trial) -> tuple[int, int]:
-        reply = self._asker.ask("work", variant, trial.data)
+        reply = self._asker.ask("work", variant, self._asker.data_of(trial))
         return int(reply["flops"]), int(reply["steps"])
 
     def _draw_weights(self, variant: Variant, kept: float = 0.0) -> Variant:

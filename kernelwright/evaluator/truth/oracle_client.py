@@ -65,14 +65,13 @@ class Asker:
         if shapes[0] != shapes[1]:
             message = f"the shape of an output depends on the values of the inputs: {shapes[0]}, then {shapes[1]}"
             raise self.invalid(f"{message}; return a tensor whose shape follows from theirs", "truth")
-        self.keep(data, *(array for t in truths if t.elsewhere is None for array in (t.low, t.exact, t.scale)))
-        return Trial(
-            distribution,
-            len(variant.weights) - 1,
-            data,
-            _reductions(reply),
-            tuple(truths),
-        )
+        trial = self._placed(Trial(distribution, len(variant.weights) - 1, data, _reductions(reply), tuple(truths)))
+        self.keep(trial.data, *(array for t in truths if t.elsewhere is None for array in (t.low, t.exact, t.scale)))
+        return trial
+
+    def data_of(self, trial: Trial) -> np.ndarray:
+        """The inputs of a trial, as slot bytes."""
+        return trial.data
 
     def drawn(self, name: str, spec: wire.TensorSpec, domain: InputDomain) -> np.ndarray | None:
         """Numbers of a distribution for an input, of its shape or flat; None where the caller has to draw them."""
@@ -81,6 +80,10 @@ class Asker:
     def _more_of(self, variant: Variant) -> dict[str, Any]:
         """Further fields of a request for a truth."""
         return {}
+
+    def _placed(self, trial: Trial) -> Trial:
+        """The trial with its inputs where they are kept."""
+        return trial
 
     def _collected(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
         """The arrays of a truth that a reply announces."""

@@ -17,9 +17,11 @@ from kernelwright.records.problems import VARIANT_MARK
 from kernelwright.sandbox import WorkerFailed
 
 # A problem above the first two limits is too large, and is shrunk below the last two. An interpreter takes about a
-# millisecond for each program of a launch, and a check makes some dozens of calls.
+# millisecond for each program of a launch, and a check makes some dozens of calls. Many kernels are written for sizes
+# that are multiples of a warp's 32 threads, as the problem's own are: smaller ones are worth _SLACK times the limits.
 _TOO_MANY_BYTES, _TOO_MANY_FLOPS = 4 << 20, 100_000_000
 _BYTES, _FLOPS = 64 << 10, 4_000_000
+_TILE, _SLACK = 32, 8.0
 _RULE = "fitted-sizes"
 
 Call = Callable[[str, dict[str, Any]], Mapping[str, Any]]
@@ -36,7 +38,7 @@ def small_problem(problem: Problem, call: Call) -> Problem | None:
     try:
         if fitted(problem, call, most_bytes=_TOO_MANY_BYTES, most_flops=_TOO_MANY_FLOPS, **sizes).problem == problem:
             return None
-        small = fitted(problem, call, most_bytes=_BYTES, most_flops=_FLOPS, **sizes).problem
+        small = fitted(problem, call, most_bytes=_BYTES, most_flops=_FLOPS, tile=_TILE, slack=_SLACK, **sizes).problem
     except (WorkerFailed, MachineError):
         return None  # its shapes cannot be computed within a worker's limits, or it forged the reply
     variants = {**small.meta.variants, "interpreter": ({},)}
