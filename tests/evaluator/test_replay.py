@@ -6,12 +6,15 @@ import contextlib
 import ctypes
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from stand_in import host_module
 
 from kernelwright import inline
 from kernelwright.evaluator.device.keeper_client import Keeper, Placed
@@ -52,8 +55,9 @@ def claim(*steps, at=OUTPUT):
 class Confirmation:
     """One replay with its queue and memory."""
 
-    def __init__(self, machine, plan, arena_size=ARENA_BYTES):
+    def __init__(self, machine, plan, arena_size=ARENA_BYTES, image=None):
         (library, images, affine), queue_library, program = machine
+        image = image or affine
         with contextlib.ExitStack() as ending:
             self.keeper = Keeper(library, images=images)
             ending.callback(self.keeper.close)
@@ -66,9 +70,9 @@ class Confirmation:
             self.replay = Replay(
                 program,
                 library,
-                parse_plan(plan, [affine], range(ARENA, ARENA + arena_size), lambda image, name: name),
+                parse_plan(plan, [image], range(ARENA, ARENA + arena_size), lambda image, name: name),
                 door=images[0],
-                images=[affine],
+                images=[image],
                 pages=self.queue.fds(),
                 arena=ReplayMemory(arena_fd, self.arena.size, ARENA),
                 sealed=ReplayMemory(sealed_fd, self.sealed.size),
@@ -141,6 +145,29 @@ def test_a_replay_whose_referee_has_gone_ends_in_the_middle_of_a_window(machine)
         one.replay.enqueue(one.queue.first_call(), SLOTS)
         one.replay._control.close()
         assert one.replay._process.wait(10.0) == 0
+
+
+def test_host_code_in_a_candidates_image_has_no_files_sockets_or_processes(machine, tmp_path, monkeypatch):
+    """The driver parses what a candidate built. If that takes it over, the process must not be worth having."""
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    monkeypatch.setenv("KW_TEST_SECRET", str(secret))
+    image = host_module(HERE / "escaping.cu", tmp_path, ["-pthread"])
+    with Confirmation(machine, claim(launch()), image=image) as one:
+        assert one.window()[1] == [0] * SLOTS
+    outside = subprocess.run(
+        [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", _file(tmp_path, image)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outside.stderr == "escaped: 127 here, 127 in a thread\n", "the image finds what there is"
+
+
+def _file(folder, image):
+    path = folder / "escaping.so"
+    path.write_bytes(image)
+    return str(path)
 
 
 def test_a_plan_that_faults_is_told(machine):

@@ -196,7 +196,7 @@ class ReplaySide(QueuedSide):
             rooms=self._layout,
             cpus=self._station.worker_cpus,
             name=self.name,
-            env={**os.environ, **self._station.device.variables()},
+            env=self._station.device.variables(),  # and none of ours, which may hold keys
         )
 
     def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:

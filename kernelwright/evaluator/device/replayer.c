@@ -4,21 +4,33 @@
  * processor while the clock does, and the door's kernels stand where we put them. The plan is a claim: a false plan only
  * times itself, since its outputs are opened and judged on fresh data.
  *
- * Usage: replayer LIBRARY PLAN_FD CONTROL_FD [CPU...]. The plan is written by the referee (see replay.py) after it has validated
- * what the worker recorded. On the control descriptor come windows of two numbers (first call, calls); each is answered
- * by one number, 0 or a CUDA error. The descriptor's end is the end.
+ * Usage: replayer LIBRARY PLAN_FD CONTROL_FD [CPU...]. The plan is written by the referee (see replay.py) after it has
+ * validated what the worker recorded. On the control descriptor come windows of two numbers (first call, calls); each
+ * is answered by one number, 0 or a CUDA error. The descriptor's end is the end.
+ *
+ * The candidate's code can do harm through faults of the driver that loads it. So the process confines itself: files
+ * from the start (Landlock), and system calls before it loads that code (seccomp). CUDA does not start without sockets.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define MAGIC 0x4c50574bu
@@ -31,7 +43,7 @@ typedef uint64_t Address;
 typedef void *Handle;
 
 enum { LAUNCH = 0, FILL = 1, COPY = 2 };
-enum { ADDRESS_TAKEN = 10001, BAD_PLAN = 10002, NO_DRIVER = 10003 };
+enum { ADDRESS_TAKEN = 10001, BAD_PLAN = 10002, NO_DRIVER = 10003, NOT_CONFINED = 10004 };
 
 typedef struct {
   uint32_t magic, memories, modules, functions, steps, outputs;
@@ -229,6 +241,106 @@ static Address registered(int fd, uint8_t **host) {
   return found;
 }
 
+/* Landlock, by its numbers: headers of distributions are older than kernels. */
+enum { CREATE_RULESET = 444, ADD_RULE = 445, RESTRICT_SELF = 446, BENEATH = 1 };
+enum { EXECUTE = 1 << 0, WRITE_FILE = 1 << 1, READ_FILE = 1 << 2, READ_DIR = 1 << 3, IOCTL_DEV = 1 << 15 };
+
+typedef struct {
+  uint64_t access;
+  int32_t parent;
+} __attribute__((packed)) Beneath;
+
+static void allow(int ruleset, const char *path, uint64_t access) {
+  struct stat status;
+  Beneath rule = {access, open(path, O_PATH | O_CLOEXEC)};
+  if (rule.parent < 0) return;
+  if (!fstat(rule.parent, &status) && !S_ISDIR(status.st_mode)) rule.access &= ~(uint64_t)READ_DIR;
+  if (syscall(ADD_RULE, ruleset, BENEATH, &rule, 0)) fail(NOT_CONFINED, path);
+  close(rule.parent);
+}
+
+static void allow_each(int ruleset, const char *paths, uint64_t access) {
+  char *copy = strdup(paths), *rest = copy, *path;
+  while ((path = strsep(&rest, ":")))
+    if (path[0] == '/') allow(ruleset, path, access);
+  free(copy);
+}
+
+/* Lets this process and its threads to come read the system's files alone, and write to the devices of a GPU alone.
+ * Root loses its capabilities: with them it could read other processes' memory through /proc. */
+static void confine_files(const char *library_path) {
+  const long version = syscall(CREATE_RULESET, NULL, 0, 1);
+  const uint32_t capabilities[2] = {0x20080522, 0}, none[6] = {0};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) fail(NOT_CONFINED, "no_new_privs");
+  if (syscall(SYS_capset, capabilities, none)) fail(NOT_CONFINED, "capabilities");
+  if (version <= 0) return; /* a kernel without Landlock */
+  uint64_t handled[3] = {(1 << 13) - 1, 3, 3}; /* files; TCP; abstract sockets and signals */
+  if (version >= 2) handled[0] |= 1 << 13;
+  if (version >= 3) handled[0] |= 1 << 14;
+  if (version >= 5) handled[0] |= IOCTL_DEV;
+  const size_t fields = version >= 6 ? 3 : version >= 4 ? 2 : 1;
+  const int ruleset = (int)syscall(CREATE_RULESET, handled, 8 * fields, 0);
+  if (ruleset < 0) fail(NOT_CONFINED, "landlock");
+  const uint64_t device = handled[0] & (READ_FILE | WRITE_FILE | READ_DIR | IOCTL_DEV);
+  allow_each(ruleset, "/usr:/lib:/lib64:/opt:/nix/store:/run/opengl-driver", READ_FILE | READ_DIR);
+  allow_each(ruleset, "/etc/ld.so.cache:/etc/alternatives:/proc:/sys", READ_FILE | READ_DIR);
+  if (getenv("LD_LIBRARY_PATH")) allow_each(ruleset, getenv("LD_LIBRARY_PATH"), READ_FILE | READ_DIR);
+  allow(ruleset, library_path, READ_FILE);
+  allow_each(ruleset, "/dev/null:/dev/zero:/dev/random:/dev/urandom:/dev/dxg:/dev/nvidia-caps", device);
+  DIR *devices = opendir("/dev");
+  for (struct dirent *one; devices && (one = readdir(devices));) {
+    char path[300];
+    snprintf(path, sizeof path, "/dev/%s", one->d_name);
+    if (!strncmp(one->d_name, "nvidia", 6)) allow(ruleset, path, device);
+  }
+  if (devices) closedir(devices);
+  if (syscall(RESTRICT_SELF, ruleset, 0)) fail(NOT_CONFINED, "landlock");
+  close(ruleset);
+}
+
+/* System calls that loaded code does not need: programs, processes, sockets, other processes, the system's insides. */
+static const int REFUSED[] = {
+    SYS_execve,      SYS_execveat,        SYS_ptrace,           SYS_process_vm_readv, SYS_process_vm_writev,
+    SYS_socket,      SYS_socketpair,      SYS_connect,          SYS_bind,             SYS_listen,
+    SYS_accept,      SYS_accept4,         SYS_sendmsg,          SYS_sendmmsg,         SYS_kill,
+    SYS_tkill,       SYS_tgkill,          SYS_rt_sigqueueinfo,  SYS_rt_tgsigqueueinfo, SYS_mount,
+    SYS_umount2,     SYS_unshare,         SYS_setns,            SYS_chroot,           SYS_pivot_root,
+    SYS_bpf,         SYS_perf_event_open, SYS_userfaultfd,      SYS_keyctl,           SYS_add_key,
+    SYS_request_key, SYS_init_module,     SYS_finit_module,     SYS_open_by_handle_at, SYS_kcmp,
+    424, /* pidfd_send_signal */ 425, 426, 427, /* io_uring */ 434, 438, /* pidfd_open, pidfd_getfd */
+#ifdef SYS_fork
+    SYS_fork,        SYS_vfork,
+#endif
+};
+enum { REFUSALS = sizeof REFUSED / sizeof *REFUSED, CLONE3 = 435, MAKES_THREAD = 0x10000 };
+#ifdef __aarch64__
+enum { ARCHITECTURE = AUDIT_ARCH_AARCH64 };
+#else
+enum { ARCHITECTURE = AUDIT_ARCH_X86_64 };
+#endif
+
+/* For all threads. Threads may still be made; clone3 hides its flags, and libraries do without it. */
+static void confine_calls(void) {
+  struct sock_filter filter[REFUSALS + 16], *next = filter;
+  *next++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
+  *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+  *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+  *next++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+  *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1); /* x32 */
+  *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+  *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CLONE3, 0, 1);
+  *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
+  *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 2);
+  *next++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
+  *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MAKES_THREAD, REFUSALS, REFUSALS + 1);
+  for (int i = 0; i < REFUSALS; i++)
+    *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)REFUSED[i], (uint8_t)(REFUSALS - i), 0);
+  *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+  *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+  struct sock_fprog program = {(unsigned short)(next - filter), filter};
+  if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)) fail(NOT_CONFINED, "seccomp");
+}
+
 /* Ends the process once the referee has gone: kernels may wait for a reveal that never comes. */
 static void *watch(void *control) {
   struct pollfd peer = {(int)(intptr_t)control, POLLRDHUP, 0};
@@ -246,6 +358,8 @@ int main(int argc, char **argv) {
   }
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);   /* or a first launch would load code behind a call that waits */
   setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 1); /* as for workers: a window's launches have to fit */
+  setenv("CUDA_CACHE_DISABLE", "1", 1);        /* which is shared with other processes */
+  confine_files(argv[1]);
   library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) fail(NO_DRIVER, "dlopen");
   uint64_t size;
@@ -281,13 +395,6 @@ int main(int argc, char **argv) {
   replay.digest = function_of(door, "kw_digest");
   replay.gate = function_of(door, "kw_gate");
   replay.open = function_of(door, "kw_open");
-  Handle *modules = calloc(header->modules + 1, sizeof *modules);
-  for (uint32_t i = 0; i < header->modules; i++) modules[i] = module_of(images[i].fd);
-  replay.functions = calloc(header->functions + 1, sizeof *replay.functions);
-  for (uint32_t i = 0; i < header->functions; i++) {
-    replay.functions[i] = function_of(modules[kernels[i].module], kernels[i].name);
-    if (kernels[i].shared) CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[i], 8, (int)kernels[i].shared);
-  }
   uint8_t *page;
   replay.reveals = registered(header->reveals_fd, &page);
   replay.answers = registered(header->answers_fd, &page);
@@ -304,6 +411,14 @@ int main(int argc, char **argv) {
   }
   replay.outputs.count = replay.rooms.count = header->outputs;
 
+  confine_calls(); /* before the first code of the candidate's is loaded */
+  Handle *modules = calloc(header->modules + 1, sizeof *modules);
+  for (uint32_t i = 0; i < header->modules; i++) modules[i] = module_of(images[i].fd);
+  replay.functions = calloc(header->functions + 1, sizeof *replay.functions);
+  for (uint32_t i = 0; i < header->functions; i++) {
+    replay.functions[i] = function_of(modules[kernels[i].module], kernels[i].name);
+    if (kernels[i].shared) CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[i], 8, (int)kernels[i].shared);
+  }
   warm_up(replay);
   uint32_t window[2], zero = 0;
   if (write(control, &zero, sizeof zero) != sizeof zero) return 0; /* ready */
