@@ -92,7 +92,7 @@ def _prove(common: Common, settings: Settings, minutes: float, output: Path, ste
         device,
         output,
         minutes=minutes,
-        steps=steps or tuple(STEPS),
+        steps=steps,
         say=lambda line: click.echo(line, err=True),
         payload=given,
     )

@@ -27,7 +27,7 @@ from kernelwright.evaluator.device.keeper_client import Keeper
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.driver.cuda import Driver, DriverError
 from kernelwright.evaluator.host.host import RUNNER_ON_DEVICE
-from kernelwright.proof import texts
+from kernelwright.proof import experiments, texts
 from kernelwright.records import Backend, Candidate, Evaluation, Problem
 
 __all__ = ["STEPS", "Context", "Step"]
@@ -40,6 +40,7 @@ _CONFIRMED_S = 20.0
 _ATTACKED_S = 5.0
 _TIMED_ELEMENTS = 1 << 22
 _MOST_TRACE, _MOST_ARTIFACT = 3000, 1500
+_EXPERIMENTS_MINUTES = 10.0
 
 
 class Context(NamedTuple):
@@ -63,10 +64,11 @@ class Context(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step: what it does with a context, and its seconds of six minutes."""
+    """A step: what it does with a context, its seconds of six minutes, and the least minutes in which it is taken."""
 
     run: Callable[[Context, Tell], None]
     seconds: float
+    minutes: float = 0.0
 
 
 @contextlib.contextmanager
@@ -432,6 +434,10 @@ def profiles(context: Context, tell: Tell) -> None:
         tell("cuda", None if found.profile is None else found.profile.model_dump(mode="json"))
 
 
+def _on_device(experiment: Callable[[Device, Tell], None]) -> Callable[[Context, Tell], None]:
+    return lambda context, tell: experiment(context.device, tell)
+
+
 STEPS = {
     "machine": Step(machine, 25.0),
     "verdicts": Step(verdicts, 110.0),
@@ -440,6 +446,7 @@ STEPS = {
     "same code": Step(same_code, 45.0),
     "door": Step(door, 25.0),
     "walls": Step(walls, 10.0),
+    **{name: Step(_on_device(run), 20.0, _EXPERIMENTS_MINUTES) for name, run in experiments.EXPERIMENTS.items()},
     "attacks": Step(attacks, 60.0),
     "memory": Step(host_memory, 20.0),
     "fresh processes": Step(fresh_processes, 60.0),

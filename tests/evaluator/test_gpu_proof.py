@@ -43,9 +43,10 @@ def proved(stand_in_device, rehearsed, tmp_path, make_cache, monkeypatch):
 
 
 WHOLE = ("machine", "walls", "verdicts", "fresh processes", "suite")
+EXPERIMENTS = tuple(name for name, step in STEPS.items() if step.minutes)
 
 
-@pytest.mark.parametrize("name", [name for name in STEPS if name not in WHOLE])
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in (*WHOLE, *EXPERIMENTS)])
 def test_a_step_comes_to_its_end(proved, name):
     step = proved(name)[name]
     assert step["ended"] == "done", step
@@ -67,6 +68,29 @@ def test_what_the_steps_say(proved):
     assert found["check set, s"] > 0
     assert "stand-in" in steps["fresh processes"]["results"]["left out"]
     assert "stand-in" in steps["suite"]["results"]["left out"]
+
+
+def test_what_the_experiments_say(proved, monkeypatch):
+    monkeypatch.setenv("KW_STANDIN_NASTY", "free,dirty")  # freeing waits, as on a GPU; fresh memory is not empty
+    steps = proved(*EXPERIMENTS)
+    assert all(step["ended"] == "done" for step in steps.values()), steps
+    waits = steps["what waits"]["results"]
+    assert waits["free"] == waits["launch a kernel for the first time"] == "waits"
+    assert waits["allocate"].startswith("returns after")
+    assert waits["fill, enqueued"].startswith("returns after")
+    assert all(waits[f"launches that are taken at {scale}"] > 100 for scale in ("1x", "4x"))
+    assert steps["copies"]["results"]["copy of 16 MB, us"]["alone"]["median"] > 0
+    assert all(len(times) == 30 for times in steps["turns"]["results"].values())
+    assert steps["hygiene"]["results"]["share of it that fresh memory still holds"] == 1.0
+    assert steps["hygiene"]["results"]["at full speed after the other was killed, s"] < 5.0
+
+
+def test_experiments_are_made_where_there_are_minutes_for_them(stand_in_device, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(run, "_run", lambda name, *given: ran.append(name) or ("done", 0.0, ""))
+    for minutes in (6.0, 10.0):
+        prove(stand_in_device, tmp_path / "p.json", minutes=minutes)
+    assert ran == [name for name in STEPS if name not in EXPERIMENTS] + list(STEPS)
 
 
 def test_a_step_that_hangs_or_fails_stops_no_other_one(proved, monkeypatch):
@@ -135,7 +159,7 @@ def test_the_command_ends_with_1_where_a_step_failed(stand_in_device, tmp_path, 
     command = ["doctor", "--prove-gpu", "--minutes", "3", "--output", str(tmp_path / "p.json"), "--set", "threads=2"]
     assert CliRunner().invoke(cli, command).exit_code == code
     assert (given["minutes"], given["threads"]) == (3.0, 2)
-    assert given["steps"] == tuple(STEPS)
+    assert given["steps"] == ()
     assert CliRunner().invoke(cli, [*command, "--step", "walls", "--step", "door"]).exit_code == code
     assert given["steps"] == ("walls", "door")
     told = CliRunner().invoke(cli, [*command, "--step", "wall"])

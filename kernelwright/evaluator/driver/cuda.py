@@ -92,6 +92,7 @@ class Driver:
 
     Attributes:
         granularity: size and address of shared device memory are multiples of this; 0 if it cannot be shared.
+        context: the primary context, which other threads have to make current.
     """
 
     def __init__(self, library: str = LIBRARY, ordinal: int = 0) -> None:
@@ -105,10 +106,10 @@ class Driver:
         except OSError as error:
             raise DriverError("dlopen", 0, f"the driver cannot be loaded: {error}") from error
         self.call("cuInit", 0)
-        self._device, self._context = c_int(), c_void_p()
+        self._device, self.context = c_int(), c_void_p()
         self.call("cuDeviceGet", byref(self._device), ordinal)
-        self.call("cuDevicePrimaryCtxRetain", byref(self._context), self._device)
-        self.call("cuCtxSetCurrent", self._context)
+        self.call("cuDevicePrimaryCtxRetain", byref(self.context), self._device)
+        self.call("cuCtxSetCurrent", self.context)
         self.granularity = self._granularity() if self.attribute(Attribute.VIRTUAL_MEMORY) else 0
 
     def close(self) -> None:
