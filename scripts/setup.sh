@@ -4,6 +4,7 @@
 #   VENV             where the virtual environment goes (.venv)
 #   PYTHON           the interpreter that makes it (python3, 3.11 or newer)
 #   TORCH_INDEX_URL  where the CPU build of torch comes from, e.g. https://download.pytorch.org/whl/cpu
+#   TORCH_VERSION    another torch than the tested one, from 2.10 on; TRITON_VERSION: the Triton that belongs to it
 set -eu
 
 VENV=${VENV:-.venv}
@@ -36,17 +37,24 @@ fi
 
 # --- virtual environment: made again whenever the pinned versions change
 stamp="$VENV/.kernelwright-setup"
-want="$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum) ${TORCH_INDEX_URL:-}"
+want="$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum) ${TORCH_INDEX_URL:-} ${TORCH_VERSION:-} ${TRITON_VERSION:-}"
 if [ -x "$VENV/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; then exit 0; fi
 
 say "setup: installing into $VENV (a few minutes, about 3 GB)"
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check "$@" >&2; }
 torch=$(grep '^torch==' constraints.txt)
+constraints=constraints.txt
+if [ -n "${TORCH_VERSION:-}" ]; then
+    torch="torch==$TORCH_VERSION"
+    constraints="$VENV/constraints.txt"
+    grep -v '^torch==\|^triton==' constraints.txt > "$constraints"
+    if [ -n "${TRITON_VERSION:-}" ]; then echo "triton==$TRITON_VERSION" >> "$constraints"; fi
+fi
 if [ -n "${TORCH_INDEX_URL:-}" ]; then
     pip install "$torch" --index-url "$TORCH_INDEX_URL"
 else
     pip install "$torch"
 fi
-pip install --constraint constraints.txt --editable '.[dev,data,web,rl]'
+pip install --constraint "$constraints" --editable '.[dev,data,web,rl]'
 printf '%s' "$want" > "$stamp"

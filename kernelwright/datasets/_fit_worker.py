@@ -58,7 +58,7 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
             name, the current value; ``tiers``: lists of names to try, a later list only when the earlier ones are
             small; ``variants``: settings of constants, all of which must fit; ``bytes``: limit on inputs, parameters
             and outputs together; ``flops``: limit on one forward; ``seconds``: time limit of the search; ``tile``:
-            sizes that are halved to less only if the problem would otherwise be ``slack`` times too large.
+            optional, sizes that are halved to less only if the problem would otherwise be ``slack`` times too large.
 
     Returns:
         ``sizes``: the changed values, empty if none. ``fits``: whether the problem fits with them. ``reason``: why the
@@ -71,7 +71,8 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
         return {"sizes": {}, "fits": False, "reason": fault.message[:500]}
     tiers = list(itertools.accumulate(payload["tiers"]))
     rounds = [(names, gain) for gain in (_GAIN, 1.0) for names in tiers]
-    whole_tiles = [(2 * payload["tile"], payload["slack"])] if 2 * payload["tile"] > _LEAST else []
+    tile = payload.get("tile", 1)
+    whole_tiles = [(2 * tile, payload["slack"])] if 2 * tile > _LEAST else []
     fits = False
     for least, enough in (*whole_tiles, (_LEAST, 1.0)):
         for names, gain in rounds:

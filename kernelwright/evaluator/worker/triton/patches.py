@@ -51,6 +51,7 @@ def apply(*, round_tf32: bool) -> None:
     _memory()
     _libdevice()
     _launches()
+    _indices()
     _autotuning()
 
 
@@ -312,6 +313,17 @@ def _launches() -> None:
 
     engine.GridExecutor._init_args_hst, engine.GridExecutor.__call__ = init_args, call
     Builder.__getattr__ = missing
+
+
+def _indices() -> None:
+    """Make indices of arrays of one element, which newer versions of numpy refuse to Triton before 3.7."""
+    patch = engine._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    engine._patch_lang_tensor = patched
 
 
 class _MissingOperation(NotCheckable, AttributeError):
