@@ -137,7 +137,7 @@ HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
     "promote_to_tensor": ((), "def promote_to_tensor(x):\n    return x + tl.zeros((1,), tl.int1)"),
 }
 _ALONG = {"max2": "max_along", "min2": "min_along", "any": "any_along", "prod": "prod_along"}
-_NAMES = {"tl", "triton_helpers", "tl_math", "libdevice", "float"}
+_NAMES = {"tl", "triton_helpers", "tl_math", "libdevice", "float", "range"}  # range: of loops, by torch before 2.11
 
 
 @dataclass(frozen=True)
