@@ -13,6 +13,8 @@ from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.codegen._schedule import complete
 from kernelwright.datasets import ITEM_BYTES
 
+_OF_INTERMEDIATES = {"complex32": 4, "complex64": 8, "complex128": 16}  # dtypes that no input or output has
+
 
 def count(value: Value) -> int:
     """Elements of a value in the timed variant."""
@@ -24,7 +26,7 @@ def count(value: Value) -> int:
 
 def size_bytes(value: Value) -> int:
     """Bytes of a value in the timed variant."""
-    return count(value) * ITEM_BYTES[value.dtype]
+    return count(value) * (ITEM_BYTES.get(value.dtype) or _OF_INTERMEDIATES.get(value.dtype, 1))
 
 
 def step_bytes(step: Step) -> tuple[int, int]:
