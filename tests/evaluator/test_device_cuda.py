@@ -185,7 +185,7 @@ def test_a_kernel_for_show_is_seen_by_what_others_take(judge):
     """A ghost whose kernels do nothing takes as long, and torch takes all the steps that the reference has."""
     decoy = SOFTMAX.replace(
         "        return y",
-        "        z = torch.softmax(x, -1)\n        return torch.where(y == y, z, z)",  # rows of y that nobody wrote may be NaN
+        "        z = torch.softmax(x, -1)\n        return torch.where(y == y, z, z)",  # most of y may be NaN
     )
     few = decoy.replace("kernel[4, 1](x, y, x.shape[0],", "kernel[4, 1](x, y, 1,")
     verdict = judge(few, Check()).verdict
