@@ -1,7 +1,7 @@
 """Experiments on a device: facts about the driver and the card that the design of the clocks rests on.
 
-No step of the referee needs them. Where a device says something else than was expected, docs/measurement.md names the
-part of the protocol that rests on it. Processes beside the step's own run functions of this module by name.
+No part of the referee reads them: their results say where its design has to change. Processes beside the step's own
+run functions of this module by name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 from kernelwright.evaluator.driver import kernels
 from kernelwright.evaluator.driver.cuda import Driver, DriverError, Function, Launch
 from kernelwright.evaluator.host.device import Device
+from kernelwright.proof.rows import Tell, reported
 
 __all__ = ["EXPERIMENTS"]
 
-Tell = Callable[[str, Any], None]
 _PAGE = 4096
 _BLOCKED_S = 0.4  # an operation that has not returned by then waits for the device
 _MOST_LAUNCHES = 20_000
@@ -106,7 +106,10 @@ def _opened(device: Device) -> Driver:
 
 
 def waits(device: Device, tell: Tell) -> None:
-    """Which calls of the driver wait for the device while a stream does. A queue must not need them."""
+    """Which calls of the driver wait for the device while a stream does.
+
+    A queue must not need those that wait. The launches that are taken bound the calls of a window.
+    """
     driver = _opened(device)
     held = _Held(driver, _image(device))
     room, host = driver.allocate(2 * _COPY_BYTES), (ctypes.c_char * (1 << 20))()
@@ -133,10 +136,10 @@ def waits(device: Device, tell: Tell) -> None:
         "launch a kernel for the first time": lambda: unused(_ONE, c_uint64(zeros), c_uint(0), c_uint64(zeros + 64)),
     }
     for name, operation in operations.items():
-        with _reported(tell, name):
+        with reported(tell, name):
             tell(name, _outcome(held, driver, operation))
     for scale in _SCALES:
-        with _reported(tell, f"launches that are taken at {scale}"):
+        with reported(tell, f"launches that are taken at {scale}"):
             process = _other(device, "depth", _path_of(device), CUDA_SCALE_LAUNCH_QUEUES=scale)
             said, _ = process.communicate(timeout=60.0)
             tell(f"launches that are taken at {scale}", int(said.split()[-1]))
@@ -170,15 +173,6 @@ def _registered(driver: Driver) -> None:
     word = ctypes.c_char.from_buffer(page)
     driver.register(ctypes.addressof(word), _PAGE)
     driver.unregister(ctypes.addressof(word))
-
-
-@contextlib.contextmanager
-def _reported(tell: Tell, name: str) -> Iterator[None]:
-    """What a row raises becomes its result."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - no row may take the others with it
-        tell(name, f"{type(error).__name__}: {error}"[:400])
 
 
 def _path_of(device: Device) -> str:
@@ -224,7 +218,10 @@ def depth(library: str, path: str) -> None:
 
 
 def copies(device: Device, tell: Tell) -> None:
-    """Whether a copy within the device waits for kernels of another process: are their engines scheduled apart?"""
+    """Whether a copy within the device waits for kernels of another process.
+
+    If so, the keeper must not copy while a contestant is timed.
+    """
     driver = _opened(device)
     room = driver.allocate(2 * _COPY_BYTES)
     alone = _times(lambda: driver.copy(room, room + _COPY_BYTES, _COPY_BYTES))
@@ -234,7 +231,10 @@ def copies(device: Device, tell: Tell) -> None:
 
 
 def turns(device: Device, tell: Tell) -> None:
-    """The first calls after a pause, and after another process had the device: how many are slow?"""
+    """The first calls after a pause, and after another process had the device.
+
+    A window's lead-in has to cover those that are slow.
+    """
     driver = _opened(device)
     room = driver.allocate(4 * _COPY_BYTES)
     before, after = c_void_p(), c_void_p()
@@ -269,7 +269,10 @@ def turns(device: Device, tell: Tell) -> None:
 
 
 def hygiene(device: Device, tell: Tell) -> None:
-    """What a process leaves: the contents of its memory, and the time until others have the device for themselves."""
+    """What a process leaves: the contents of its memory, and the time until others have the device for themselves.
+
+    If fresh memory still holds a pattern, memory has to be cleared between contestants.
+    """
     driver = _opened(device)
     size = min(driver.memory()[0] // 2, 60 << 30) if device.is_gpu else 1 << 20
     other = _other(device, "filled", size)

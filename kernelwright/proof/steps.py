@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,18 +27,18 @@ from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.driver.cuda import Driver, DriverError
 from kernelwright.evaluator.host.host import RUNNER_ON_DEVICE
 from kernelwright.proof import experiments, texts
+from kernelwright.proof.rows import Tell, reported
 from kernelwright.records import Backend, Candidate, Evaluation, Problem
 
 __all__ = ["STEPS", "Context", "Step"]
 
-Tell = Callable[[str, Any], None]
 _SHARED = 4 << 20
 _FIXED = 0x7A0000000000  # an address that is seldom taken
 _SUITE = "kernelwright"
 _CONFIRMED_S = 20.0
 _ATTACKED_S = 5.0
 _TIMED_ELEMENTS = 1 << 22
-_MOST_TRACE, _MOST_ARTIFACT = 3000, 1500
+_MOST_ARTIFACT = 1500
 _EXPERIMENTS_MINUTES = 10.0
 
 
@@ -71,16 +70,6 @@ class Step(NamedTuple):
     minutes: float = 0.0
 
 
-@contextlib.contextmanager
-def _row(tell: Tell, key: str) -> Iterator[None]:
-    """One row of a step: what it raises becomes its result, and the next one goes on."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - no row may take the others with it
-        said = f"{type(error).__name__}: {error}"[:400]
-        tell(key, {"error": said, "trace": traceback.format_exc()[-_MOST_TRACE:]})
-
-
 # ------------------------------------------------------------------------------------------------ the machine
 
 
@@ -103,7 +92,7 @@ def machine(context: Context, tell: Tell) -> None:
         tell("cold because", getattr(referee.host.sandbox, "cold_because", ""))
         worker.close()
         if context.device.is_gpu:
-            with _row(tell, "ceilings"):
+            with reported(tell, "ceilings"):
                 found = Station.of(referee.host, context.device).examiner.ceilings()
                 tell("ceilings", None if found is None else found.as_claim())
 
@@ -157,12 +146,12 @@ def verdicts(context: Context, tell: Tell) -> None:
             wrong = ("wrong", texts.cuda_kernel("wrong", threads=threads, wrong=True))
             order = [*kernels[:2], wrong] if context.small else [*kernels[:2], *others[:2], wrong]
             for name, candidate in order:
-                with _row(tell, name):
+                with reported(tell, name):
                     tell(name, _seconds(session, candidate))
-            with _row(tell, "confirmation"):
+            with reported(tell, "confirmation"):
                 tell("confirmation", _seconds(session, kernels[0][1], Confirm(within_s=_CONFIRMED_S)))
             for name, candidate in [] if context.small else [*kernels[2:], *others[2:]]:
-                with _row(tell, name):
+                with reported(tell, name):
                     tell(name, _seconds(session, candidate))
 
 
@@ -201,7 +190,7 @@ def door(context: Context, tell: Tell) -> None:
         for name in ("16 KB",) if context.small else sizes:
             operator = texts.Operator(f"relu {name}", "torch.relu(x)", {"x": (sizes[name], 1024)})
             problem = texts.problem_of(operator, small=context.small)
-            with _row(tell, name), referee.open(problem, backend="cuda", baselines=("eager",)) as session:
+            with reported(tell, name), referee.open(problem, backend="cuda", baselines=("eager",)) as session:
                 mean, most = session.empty_call_ms("cuda")
                 tell(name, {"mean_us": 1e3 * mean, "limit_us": 1e3 * most})
 
@@ -212,7 +201,7 @@ def accuracy(context: Context, tell: Tell) -> None:
     with context.referee(**context.quick()) as referee:
         for operator in texts.OPERATORS[:2] if context.small else texts.OPERATORS:
             problem = texts.problem_of(operator, small=context.small)
-            with _row(tell, operator.name):
+            with reported(tell, operator.name):
                 with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
                     row = _times(session.judge(texts.reference_as_candidate(problem), control=True))
                 row["graph_us"] = graph = _graph_us(problem, context.device)
@@ -262,7 +251,7 @@ def same_code(context: Context, tell: Tell) -> None:
     problems = [texts.problem_of(texts.SOFTMAX, small=True)] if context.small else _small_problems(40)
     with context.referee(**context.quick()) as referee:
         for problem in problems:
-            with _row(tell, problem.id):
+            with reported(tell, problem.id):
                 with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
                     row = _times(session.judge(texts.reference_as_candidate(problem), control=True))
                 speedup = row.get("speedup", {}).get("eager")
@@ -291,7 +280,7 @@ def confirmations(context: Context, tell: Tell) -> None:
     with context.referee(**context.quick()) as referee:
         with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
             for number in range(1 if context.small else 8):
-                with _row(tell, f"confirmation {number}"):
+                with reported(tell, f"confirmation {number}"):
                     candidate = texts.cuda_kernel(f"c{number}", threads=threads)
                     row = _seconds(session, candidate, Confirm(within_s=_CONFIRMED_S))
                     tell(f"confirmation {number}", row)
@@ -315,7 +304,7 @@ def found_115(context: Context, tell: Tell) -> None:
             fewer = max(1, round(times * ratio / 1.15))
             tell("truth", {"launches": fewer, "speedup": ratio * times / fewer})
             for number in range(1 if context.small else 20):
-                with _row(tell, f"trial {number}"):
+                with reported(tell, f"trial {number}"):
                     candidate = texts.chain_kernel(problem, str(number), times=fewer, threads=threads)
                     row = _times(session.judge(candidate))
                     speedup = row.get("speedup", {}).get("eager")
@@ -331,7 +320,7 @@ def host_memory(context: Context, tell: Tell) -> None:
         for name in ("1 MB",) if context.small else sizes:
             operator = texts.Operator(f"relu {name}", "torch.relu(x)", {"x": (sizes[name], 1024)})
             problem = texts.problem_of(operator, small=context.small)
-            with _row(tell, name), referee.open(problem, backend="cuda", baselines=("eager",)):
+            with reported(tell, name), referee.open(problem, backend="cuda", baselines=("eager",)):
                 tell(name, {"most resident, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
 
 
@@ -379,9 +368,9 @@ def attacks(context: Context, tell: Tell) -> None:
             problem = corpus.problem_of(name)
             problem = problem if context.small else _for_a_gpu(problem)
             opened = referee.open(problem, backend=backend, baselines=("eager",))
-            with _row(tell, f"{name}, {backend}"), opened as session:
+            with reported(tell, f"{name}, {backend}"), opened as session:
                 for case in cases:
-                    with _row(tell, case.name):
+                    with reported(tell, case.name):
                         candidate = Candidate(problem_id=problem.id, source=case.source, backend=case.backend)
                         found = session.judge(candidate).verdict
                         called = found.timing is not None and any(s.faster for s in found.timing.speedup.values())
@@ -421,7 +410,7 @@ def suite(context: Context, tell: Tell) -> None:
     settings = context.settings.with_values(backend="triton", rounds=1, baselines=("eager", "compile"))
     with Store.open(settings.store) as store:
         for problem in list(load_suite(_SUITE))[:20]:
-            with _row(tell, problem.id):
+            with reported(tell, problem.id):
                 row = Campaign(settings, store).run([problem]).rows[0].model_dump(mode="json")
                 tell(problem.id, {name: row[name] for name in ("stage", "status", "latency_ms", "speedup", "reason")})
 

@@ -58,7 +58,7 @@ class EmptyCalls:
 
         The digest finds an output in the caches if the call has just written it. So calls that fill their outputs are
         timed, less the time of filling alone. Calls that do nothing take longer where outputs are large. The mean is
-        that of filling calls, and the upper limit is the greater of both kinds.
+        of filling calls. The upper limit is the greater one of both kinds.
 
         Args:
             shape: names what charts are kept for. calls: of a window.
