@@ -24,6 +24,7 @@ _LIBRARY = "libcuda.so.1"
 _library = _LIBRARY
 _loaded = False
 _idle = False
+_kept: list[Any] | None = None  # tensors of launches that a stand-in's stream may still have to do
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -33,13 +34,14 @@ def idle_on_device() -> None:
     _idle = True
 
 
-def use_stand_in(path: str) -> None:
+def use_stand_in(path: str, kept: list[Any]) -> None:
     """Load and launch through a stand-in for CUDA's driver from now on, in the thread's context, on its first stream.
 
-    Torch knows nothing of it. Only the referee's tests have one.
+    Torch knows nothing of it, and would free memory that a pending launch uses: tensors of launches are added to
+    ``kept``, in every thread. Only the referee's tests have a stand-in.
     """
-    global _library
-    _library = path
+    global _library, _kept
+    _library, _kept = path, kept
 
 
 def tensor_device() -> Literal["cpu", "cuda"]:
@@ -85,6 +87,8 @@ def driver_kernel(path: str, name: str) -> Callable[[Sequence[int], int, Sequenc
         if shared > granted:
             _check(driver, driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), f"granting {name} memory")
             granted = shared
+        if _kept is not None:
+            _kept.extend(tensors)
         packed = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(_torch_stream() if beside_torch else 0)
         _check(driver, driver.cuLaunchKernel(function, *shape, shared, stream, packed, None), f"launching {name}")

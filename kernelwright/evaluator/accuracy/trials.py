@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,20 +90,11 @@ class TruthFacts(NamedTuple):
     finite: bool
 
 
-class TruthElsewhere(Protocol):
-    """A truth that another process holds."""
-
-    facts: TruthFacts
-
-    def reference_sums(self, *, peaks: bool) -> arrays.ErrorSums:
-        """The error sums of the reference's own output; ``peaks`` as in ``arrays.error_sums``."""
-        ...
-
-
 class Truth(NamedTuple):
     """The expected value of one output of one trial.
 
-    elsewhere: the truth of a float output that a device holds; the arrays then have its shape and no values.
+    elsewhere: a ``device.asker.TruthThere`` where a device holds the truth of a float output; the arrays then have its
+        shape and no values.
     """
 
     kind: str

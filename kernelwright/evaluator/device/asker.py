@@ -21,7 +21,7 @@ __all__ = ["DeviceAsker", "TruthThere"]
 
 
 class TruthThere:
-    """What a keeper holds of a float output. See :class:`accuracy.trials.TruthElsewhere`."""
+    """What a keeper holds of a float output, as a ``Truth``'s ``elsewhere``."""
 
     def __init__(self, keeper: Keeper, expected: Expected, shape: tuple[int, ...], facts: TruthFacts) -> None:
         self.expected = expected
@@ -30,7 +30,7 @@ class TruthThere:
         self._shape = shape
 
     def reference_sums(self, *, peaks: bool) -> arrays.ErrorSums:
-        """The error sums of the reference's own output."""
+        """The error sums of the reference's own output; ``peaks`` as in ``arrays.error_sums``."""
         stride = wire.contiguous_stride(self._shape)
         own = Placed(self.expected.memory, self.expected.low, "float64", self._shape, stride)
         return self._keeper.errors(own, self.expected, peaks=peaks)[0]

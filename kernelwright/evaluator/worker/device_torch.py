@@ -55,7 +55,7 @@ class DeviceTorch:
             torch.backends.cuda.matmul.allow_tf32 = tf32
             torch.backends.cudnn.allow_tf32 = tf32
         else:
-            cuda_driver.use_stand_in(library)
+            cuda_driver.use_stand_in(library, self._made)
 
     def synchronize(self) -> None:
         """Wait for all streams of the device."""
