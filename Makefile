@@ -44,9 +44,10 @@ test-serve: setup ## the client of language models against a server of others: t
 		$(BIN)/python -m pip --quiet install --constraint constraints.txt --editable '.[rl,web]'
 	@$(BIN)/python -m pytest -m serve tests/agents/test_served_model.py
 
-test-gpu: ## what needs a GPU; without one it says so and ends with 3. GPU_PYTHON: an interpreter with torch for CUDA
+test-gpu: ## what needs a GPU, in MINUTES=8; without one it ends with 3. GPU_PYTHON: an interpreter with torch for CUDA
 	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi
-	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(or $(GPU_PYTHON),$(BIN)/python) scripts/test_gpu.py || exit $$?
+	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" KERNELWRIGHT_TEST_MINUTES=$(MINUTES) \
+		$(or $(GPU_PYTHON),$(BIN)/python) scripts/test_gpu.py $(TESTS) || exit $$?
 
 gpu-proof: ## what a GPU says of the referee, in MINUTES=6; without one it says so. GPU_PYTHON as above; PROOF="--step S"
 	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi

@@ -48,7 +48,8 @@ def doctor(
 ) -> int:
     """Say what this machine can do. Exit code 3 if 'kernelwright optimize' cannot run as configured.
 
-    --prove-gpu tests and times the referee on this machine's GPU. Exit code 3 without a GPU, 1 if a step failed.
+    --prove-gpu tests and times the referee on this machine's GPU. Exit code 3 without a GPU, 1 if a step failed, or one
+    of its rows.
     """
     settings = common.settings(sandbox=sandbox)
     if prove_gpu:
@@ -70,7 +71,7 @@ def doctor(
 
 def _prove(common: Common, settings: Settings, minutes: float, output: Path, steps: tuple[str, ...]) -> int:
     from kernelwright.evaluator import find_device
-    from kernelwright.proof import STEPS, prove
+    from kernelwright.proof import STEPS, failed_rows, prove
     from kernelwright.sandbox import open_sandbox
 
     unknown = [name for name in steps if name not in STEPS]
@@ -98,7 +99,8 @@ def _prove(common: Common, settings: Settings, minutes: float, output: Path, ste
     )
     if common.as_json:
         common.show(report)
-    failed = any(step["ended"].startswith("failed") for step in report["steps"].values())
+    steps_told = report["steps"].values()
+    failed = any(step["ended"].startswith("failed") or failed_rows(step.get("results", {})) for step in steps_told)
     return EXIT_FAILED if failed else 0
 
 

@@ -27,13 +27,14 @@ Shape = int | tuple[int, ...]
 
 class Launched(NamedTuple):
     """One launch: the path of the build product and the kernel's name, blocks and threads, bytes of dynamic shared
-    memory, and the parameters as they lie in memory."""
+    memory, and the parameters as they lie in memory; ``fields``: offset and size of each."""
 
     product: str
     name: str
     shape: tuple[int, ...]
     shared: int
     parameters: bytes
+    fields: tuple[tuple[int, int], ...]
 
 
 _recordings: list[list[Launched]] = []
@@ -50,12 +51,17 @@ def record_launches() -> Iterator[list[Launched]]:
         _recordings.remove(made)
 
 
-def laid_out(values: Sequence[Any]) -> bytes:
-    """ctypes values as the parameters of a kernel lie in memory: each at the next multiple of its alignment."""
-    whole = bytearray()
+def laid_out(values: Sequence[Any]) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+    """ctypes values as the parameters of a kernel lie in memory, and offset and size of each.
+
+    Each lies at the next multiple of its alignment, as far as ctypes knows that: it does not know ``alignas``.
+    """
+    whole, fields = bytearray(), []
     for value in values:
-        whole += bytes(-len(whole) % ctypes.alignment(value)) + bytes(value)
-    return bytes(whole)
+        whole += bytes(-len(whole) % ctypes.alignment(value))
+        fields.append((len(whole), ctypes.sizeof(value)))
+        whole += bytes(value)
+    return bytes(whole), tuple(fields)
 
 
 def cuda(
@@ -120,7 +126,7 @@ class CudaKernel:
         def call(*arguments: Any) -> None:
             packed = self._packed(arguments)
             for recording in _recordings:
-                recording.append(Launched(self._product, self.name, tuple(sizes), shared, laid_out(packed)))
+                recording.append(Launched(self._product, self.name, tuple(sizes), shared, *laid_out(packed)))
             self._launch(sizes, shared, packed, self._tensors(arguments))
 
         return call

@@ -128,7 +128,7 @@ def kernel_symbol(image: bytes, name: str) -> str:
     if name in symbols:
         return name
     plain = name.partition("<")[0].strip().rpartition("::")[2]
-    mangled = [symbol for symbol in symbols if re.match(rf"_Z.*?{len(plain)}{re.escape(plain)}(?![a-z])", symbol)]
+    mangled = [symbol for symbol in symbols if re.match(rf"_Z.*?(?<!\d){len(plain)}{re.escape(plain)}", symbol)]
     if len(mangled) == 1:
         return mangled[0]
     raise BuildError(f"the source has no kernel {name!r}; its kernels: {', '.join(symbols) or 'none'}")

@@ -4,7 +4,8 @@
 other one.
 """
 
+from kernelwright.proof.rows import failed_rows
 from kernelwright.proof.run import prove
 from kernelwright.proof.steps import STEPS
 
-__all__ = ["STEPS", "prove"]
+__all__ = ["STEPS", "failed_rows", "prove"]

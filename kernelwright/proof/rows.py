@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["Tell", "reported"]
+__all__ = ["Tell", "failed_rows", "reported"]
 
 Tell = Callable[[str, Any], None]
 """Takes a key and its result."""
@@ -22,3 +22,8 @@ def reported(tell: Tell, key: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - no row may take the others with it
         said = f"{type(error).__name__}: {error}"[:400]
         tell(key, {"error": said, "trace": traceback.format_exc()[-_MOST_TRACE:]})
+
+
+def failed_rows(results: Mapping[str, Any]) -> list[str]:
+    """Keys of the rows of a step that have failed."""
+    return [key for key, result in results.items() if isinstance(result, dict) and "trace" in result]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import json
 import os
@@ -19,6 +20,7 @@ from kernelwright.config import Settings
 from kernelwright.evaluator import Device, Referee
 from kernelwright.evaluator.host.device import rehearsal
 from kernelwright.files import write_for_user
+from kernelwright.proof.rows import failed_rows
 from kernelwright.proof.steps import STEPS, Context
 
 __all__ = ["child", "prove"]
@@ -27,6 +29,7 @@ _USUAL_MINUTES = 6.0
 _LEAST_S = 5.0
 _LAST_S = 2.0  # before its limit a step says where it is
 _MOST_ERRORS = 6000
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def prove(
@@ -53,21 +56,25 @@ def prove(
     report: dict[str, Any] = {"device": device.name, "driver": device.driver, "minutes": minutes, "steps": {}}
     _write(output, report)
     until = time.monotonic() + 60.0 * minutes
-    for name in steps or [name for name, step in STEPS.items() if minutes >= step.minutes]:
+    names = list(steps) or [name for name, step in STEPS.items() if minutes >= step.minutes]
+    for at, name in enumerate(names):
         left = until - time.monotonic()
         if left < _LEAST_S:
             report["steps"][name] = {"ended": "no time was left"}
             say(f"{name}: no time was left")
             _write(output, report)
             continue
-        limit = min(left, STEPS[name].seconds * max(minutes / _USUAL_MINUTES, 1.0))
+        weights = [STEPS[other].seconds for other in names[at:]]
+        limit = min(left, max(weights[0], left * weights[0] / sum(weights)))
         part: dict[str, Any] = {"results": {}}
         report["steps"][name] = part
         given = {**(payload or {}), "limit_s": limit}
         part["ended"], part["seconds"], part["errors"] = _run(
             name, limit, given, entry, part["results"], output, report
         )
-        say(f"{name}: {part['ended']} after {part['seconds']:.0f} s, {len(part['results'])} results")
+        failed = failed_rows(part["results"])
+        lost = f", {len(failed)} failed: {part['results'][failed[0]]['error']}" if failed else ""
+        say(f"{name}: {part['ended']} after {part['seconds']:.0f} s, {len(part['results'])} results{lost}")
         _write(output, report)
     return report
 
@@ -141,6 +148,7 @@ def child(name: str, payload: str, prepare: Callable[[Referee], None] = lambda r
     ``payload``: ``settings``, ``limit_s``, and for a rehearsal ``library`` and ``images`` (paths) of a stand-in.
     """
     given = json.loads(payload)
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # else it would keep the device if the proof is killed
     if given.get("limit_s", 0.0) > 2 * _LAST_S:
         faulthandler.dump_traceback_later(given["limit_s"] - _LAST_S)
     settings = Settings.load(flags={"measurement": {"looks": [12]}, **given.get("settings", {})})

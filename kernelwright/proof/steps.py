@@ -10,6 +10,7 @@ import math
 import os
 import re
 import resource
+import secrets
 import statistics
 import subprocess
 import sys
@@ -40,6 +41,9 @@ _ATTACKED_S = 5.0
 _TIMED_ELEMENTS = 1 << 22
 _MOST_ARTIFACT = 1500
 _EXPERIMENTS_MINUTES = 10.0
+_CHAINS = {"long": (40, 4096), "short": (12, 256)}  # launches, and rows of 4 KB that each of them passes over
+_MOST_CONFIRMATIONS = 100
+_OWN_CALL = re.compile(r"in its own process a call took ([0-9.e+-]+) us, an empty one ([0-9.e+-]+) us")
 
 
 class Context(NamedTuple):
@@ -63,7 +67,7 @@ class Context(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step: what it does with a context, its seconds of six minutes, and the least minutes in which it is taken."""
+    """A step: what it does with a context, the seconds that it usually gets, the least minutes in which it is taken."""
 
     run: Callable[[Context, Tell], None]
     seconds: float
@@ -76,7 +80,9 @@ class Step(NamedTuple):
 def machine(context: Context, tell: Tell) -> None:
     """Environment, state, and what the driver says that the device can do."""
     tell("environment", environment(1, context.device).model_dump(mode="json"))
+    began = time.monotonic()
     tell("state", read_state(context.device))
+    tell("state asked, s", time.monotonic() - began)  # each verdict asks twice
     tell("memory of the host, GB", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9)
     began = time.monotonic()
     keeper = _keeper(context)
@@ -130,7 +136,10 @@ def walls(context: Context, tell: Tell) -> None:
 
 
 def verdicts(context: Context, tell: Tell) -> None:
-    """Right and wrong kernels, the seconds of everything, and replays beside the queue."""
+    """Right and wrong kernels, the seconds of everything, and replays beside the queue.
+
+    Kernels get names that no earlier proof gave, so that none has been built before.
+    """
     problem, threads = texts.problem_of(texts.SOFTMAX, small=context.small), 1 if context.small else 256
     began = time.monotonic()
     with context.referee() as referee:
@@ -141,18 +150,23 @@ def verdicts(context: Context, tell: Tell) -> None:
         with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
             tell("check set, s", time.monotonic() - began)
             tell("empty call, us", [1e3 * ms for ms in session.empty_call_ms("cuda")])
-            kernels = [(f"cuda {number}", texts.cuda_kernel(str(number), threads=threads)) for number in range(6)]
-            others = [(f"triton {number}", texts.triton_kernel(str(number))) for number in range(4)]
-            wrong = ("wrong", texts.cuda_kernel("wrong", threads=threads, wrong=True))
+            kernels = [(f"cuda {number}", texts.cuda_kernel(_fresh(number), threads=threads)) for number in range(6)]
+            others = [(f"triton {number}", texts.triton_kernel(_fresh(number))) for number in range(4)]
+            wrong = ("wrong", texts.cuda_kernel(_fresh("wrong"), threads=threads, wrong=True))
             order = [*kernels[:2], wrong] if context.small else [*kernels[:2], *others[:2], wrong]
             for name, candidate in order:
                 with reported(tell, name):
                     tell(name, _seconds(session, candidate))
             with reported(tell, "confirmation"):
                 tell("confirmation", _seconds(session, kernels[0][1], Confirm(within_s=_CONFIRMED_S)))
-            for name, candidate in [] if context.small else [*kernels[2:], *others[2:]]:
+            loaded = ("load_inline", texts.extension_kernel(_fresh("extension")))
+            for name, candidate in [] if context.small else [*kernels[2:], *others[2:], loaded]:
                 with reported(tell, name):
                     tell(name, _seconds(session, candidate))
+
+
+def _fresh(name: object) -> str:
+    return f"{secrets.token_hex(4)}_{name}"
 
 
 def _seconds(session: ProblemSession, candidate: Candidate, depth: Search | Confirm | None = None) -> dict[str, Any]:
@@ -174,9 +188,11 @@ def _times(evaluation: Evaluation) -> dict[str, Any]:
         row |= {"candidate_us": 1e3 * timing.latency_ms.median, "process pairs": timing.processes}
         row |= {"speedup": {name: speedup.model_dump() for name, speedup in timing.speedup.items()}}
         row |= {"control": None if timing.control is None else timing.control.model_dump()}
-    own = re.search(r"in its own process a call took ([0-9.e+-]+) us", row["notes"].get("device-clock", ""))
-    if own is not None:
-        row["own process, us, the door's cost included"] = float(own[1])
+    own = _OWN_CALL.search(row["notes"].get("device-clock", ""))
+    if own is not None and timing is not None:
+        queued, empty = map(float, own.groups())
+        row["own process, us"] = {"call": queued, "empty call": empty}
+        row["replay less own process, us"] = row["candidate_us"] - (queued - empty)
     return row
 
 
@@ -234,20 +250,24 @@ def _graph_us(problem: Problem, device: Device) -> float:
         with torch.cuda.graph(graph):
             for _ in range(calls):
                 model(*inputs)
-        times = []
+        times, replays, warm = [], 10, time.monotonic() + 0.05
+        while time.monotonic() < warm:
+            graph.replay()
+            torch.cuda.synchronize()
         for _ in range(12):
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             before.record()
-            graph.replay()
+            for _ in range(replays):  # a graph's own launch costs microseconds where nothing runs before it
+                graph.replay()
             after.record()
             torch.cuda.synchronize()
-            times.append(1e3 * before.elapsed_time(after) / calls)
+            times.append(1e3 * before.elapsed_time(after) / (calls * replays))
         return float(statistics.median(times))
 
 
 def same_code(context: Context, tell: Tell) -> None:
     """The references of built-in problems as their own candidates: how often one is called faster."""
-    faster = rows = close = 0
+    faster = rows = close = timeable = 0
     problems = [texts.problem_of(texts.SOFTMAX, small=True)] if context.small else _small_problems(40)
     with context.referee(**context.quick()) as referee:
         for problem in problems:
@@ -259,8 +279,10 @@ def same_code(context: Context, tell: Tell) -> None:
                     row["estimate"] = estimate = row["eager_us"] / row["candidate_us"]
                     rows, faster = rows + 1, faster + speedup["faster"]
                     close += abs(estimate - 1.0) <= 0.02
+                    timeable += row["eager_us"] >= 10.0  # what takes less is never called faster
                 tell(problem.id, row)
-                tell("in all", {"timed": rows, "called faster": faster, "within 2%": close})
+                counts = {"timed": rows, "of 10 us and more": timeable, "called faster": faster, "within 2%": close}
+                tell("in all", counts)
 
 
 def _small_problems(count: int) -> list[Problem]:
@@ -274,14 +296,17 @@ def _small_problems(count: int) -> list[Problem]:
 
 
 def confirmations(context: Context, tell: Tell) -> None:
-    """Confirmations of a kernel: how often the interval of the reference beside itself covers 1."""
+    """Confirmations of a kernel: how often the interval of the reference beside itself covers 1.
+
+    They go on until the step's time is over: dozens, which a coverage needs, take a run of this step alone.
+    """
     problem, threads = texts.problem_of(texts.SOFTMAX, small=context.small), 1 if context.small else 256
     made = covered = 0
     with context.referee(**context.quick()) as referee:
         with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
-            for number in range(1 if context.small else 8):
+            for number in range(1 if context.small else _MOST_CONFIRMATIONS):
                 with reported(tell, f"confirmation {number}"):
-                    candidate = texts.cuda_kernel(f"c{number}", threads=threads)
+                    candidate = texts.cuda_kernel(_fresh(number), threads=threads)
                     row = _seconds(session, candidate, Confirm(within_s=_CONFIRMED_S))
                     tell(f"confirmation {number}", row)
                     if control := row.get("control"):
@@ -290,27 +315,32 @@ def confirmations(context: Context, tell: Tell) -> None:
 
 
 def found_115(context: Context, tell: Tell) -> None:
-    """A reference that takes 1.15 times as long as a replayed kernel: how often that is found."""
-    times, threads = (3, 1) if context.small else (40, 256)
-    problem = texts.problem_of(texts.repeated(times), small=context.small)
-    trials = found = 0
+    """References that take 1.15 times as long as a replayed kernel: how often that is found."""
     with context.referee(**context.quick()) as referee:
-        with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
-            first = _times(session.judge(texts.chain_kernel(problem, "first", times=times, threads=threads)))
-            tell("as often", first)
-            if "candidate_us" not in first:
-                return
-            ratio = first["eager_us"] / first["candidate_us"]
-            fewer = max(1, round(times * ratio / 1.15))
-            tell("truth", {"launches": fewer, "speedup": ratio * times / fewer})
-            for number in range(1 if context.small else 20):
-                with reported(tell, f"trial {number}"):
-                    candidate = texts.chain_kernel(problem, str(number), times=fewer, threads=threads)
-                    row = _times(session.judge(candidate))
-                    speedup = row.get("speedup", {}).get("eager")
-                    trials, found = trials + 1, found + bool(speedup and speedup["faster"])
-                    tell(f"trial {number}", row)
-                    tell("in all", {"trials": trials, "found": found})
+        for name, (times, rows) in {"short": (3, 1)}.items() if context.small else _CHAINS.items():
+            with reported(tell, name):
+                _found_115(context, referee, tell, name, texts.repeated(times, rows), times)
+
+
+def _found_115(context: Context, referee: Referee, tell: Tell, name: str, operator: texts.Operator, times: int) -> None:
+    problem, threads = texts.problem_of(operator, small=context.small), 1 if context.small else 256
+    trials = found = 0
+    with referee.open(problem, backend="cuda", baselines=("eager",)) as session:
+        first = _times(session.judge(texts.chain_kernel(problem, _fresh("first"), times=times, threads=threads)))
+        tell(f"{name}, as often", first)
+        if "candidate_us" not in first:
+            return
+        ratio = first["eager_us"] / first["candidate_us"]
+        fewer = max(1, round(times * ratio / 1.15))
+        tell(f"{name}, truth", {"launches": fewer, "speedup": ratio * times / fewer})
+        for number in range(1 if context.small else 10):
+            with reported(tell, f"{name} {number}"):
+                candidate = texts.chain_kernel(problem, _fresh(number), times=fewer, threads=threads)
+                row = _times(session.judge(candidate))
+                speedup = row.get("speedup", {}).get("eager")
+                trials, found = trials + 1, found + bool(speedup and speedup["faster"])
+                tell(f"{name} {number}", row)
+                tell(f"{name}, in all", {"trials": trials, "found": found})
 
 
 def host_memory(context: Context, tell: Tell) -> None:
@@ -416,11 +446,13 @@ def suite(context: Context, tell: Tell) -> None:
 
 
 def profiles(context: Context, tell: Tell) -> None:
-    """What the profiler's tools say of a winner."""
+    """What compute-sanitizer and the profilers say of a winner, in a confirmation without a limit."""
     problem, threads = texts.problem_of(texts.SOFTMAX, small=context.small), 1 if context.small else 256
     with context.referee() as referee, referee.open(problem, backend="cuda", baselines=("eager",)) as session:
-        found = session.judge(texts.cuda_kernel("0", threads=threads), Search(explain=True)).verdict
-        tell("cuda", None if found.profile is None else found.profile.model_dump(mode="json"))
+        found = session.judge(texts.cuda_kernel(_fresh("0"), threads=threads), Confirm())
+        row = {**_times(found), "stages": found.verdict.seconds}
+        profile = found.verdict.profile
+        tell("cuda", row | {"profile": None if profile is None else profile.model_dump(mode="json")})
 
 
 def _on_device(experiment: Callable[[Device, Tell], None]) -> Callable[[Context, Tell], None]:
@@ -433,14 +465,14 @@ STEPS = {
     "accuracy": Step(accuracy, 90.0),
     "1.15 times": Step(found_115, 45.0),
     "same code": Step(same_code, 45.0),
+    "attacks": Step(attacks, 60.0),
+    "confirmations": Step(confirmations, 60.0),
+    "fresh processes": Step(fresh_processes, 90.0),
+    **{name: Step(_on_device(run), 20.0, _EXPERIMENTS_MINUTES) for name, run in experiments.EXPERIMENTS.items()},
     "door": Step(door, 25.0),
     "walls": Step(walls, 10.0),
-    **{name: Step(_on_device(run), 20.0, _EXPERIMENTS_MINUTES) for name, run in experiments.EXPERIMENTS.items()},
-    "attacks": Step(attacks, 60.0),
     "memory": Step(host_memory, 20.0),
-    "fresh processes": Step(fresh_processes, 60.0),
-    "confirmations": Step(confirmations, 60.0),
-    "profiles": Step(profiles, 40.0),
+    "profiles": Step(profiles, 60.0),
     "suite": Step(suite, 120.0),
 }
-"""In order of worth; the seconds are limits of six minutes. What a step leaves over the later ones get."""
+"""In order of worth. The seconds are limits; where there is time for more, all get a larger share of what is left."""

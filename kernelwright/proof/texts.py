@@ -81,9 +81,9 @@ def reference_as_candidate(problem: Problem) -> Candidate:
     return Candidate(problem_id=problem.id, source=source, backend="cuda")
 
 
-def repeated(times: int) -> Operator:
-    """A rectifier, applied so often to the same numbers."""
-    return Operator(f"relu {times} times", "torch.relu(" * times + "x" + ")" * times, {"x": (4096, 1024)})
+def repeated(times: int, rows: int) -> Operator:
+    """A rectifier, applied so often to the same numbers: ``rows`` of 1,024."""
+    return Operator(f"relu {times} times", "torch.relu(" * times + "x" + ")" * times, {"x": (rows, 1024)})
 
 
 SOFTMAX = OPERATORS[1]
@@ -217,6 +217,11 @@ def triton_kernel(number: str) -> Candidate:
     return Candidate(
         problem_id="proof/level1/softmax_16_mb", source=_TRITON.replace("NUMBER", number), backend="triton"
     )
+
+
+def extension_kernel(number: str) -> Candidate:
+    """The softmax of :func:`extension`, judged by the referee."""
+    return Candidate(problem_id="proof/level1/softmax_16_mb", source=extension(number), backend="cuda")
 
 
 def extension(number: str) -> str:

@@ -372,6 +372,12 @@ LOOK_ALIKES = {
         "        thread = threading.Thread(target=lambda: found.append(launch(x)))\n"
         "        thread.start()\n        thread.join()\n        return found[0]"
     ),
+    "builds its kernel in its first call": _FORWARD.format(
+        body="self.late = getattr(self, 'late', None) or cuda(KERNEL.replace('again < 12', 'again < 11'), 'rows')\n"
+        "        y = torch.empty_like(x)\n"
+        "        self.late[4, 1](x, y, x.shape[0], x.shape[1])\n"
+        "        return y"
+    ),
     "has a thread that sleeps": "threading.Thread(target=lambda: time.sleep(3600.0), daemon=True).start()\n",
     "takes some memory and gives it back": (
         "driver = runner().torch.driver\nfor _ in range(4):\n    driver.free(driver.allocate(1 << 24))\n"

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from kernelwright import inline
 from kernelwright.evaluator.builds.emulation import EmulatorLibrary, emulated_source, emulator_command
+from kernelwright.evaluator.driver import kernels
 from kernelwright.evaluator.worker.triton.interpreter import cuda_as_cpu
 from kernelwright.inline import emulation
 from kernelwright.inline.emulation import NotCheckable
@@ -844,6 +845,38 @@ def arguments_are_checked_by_name():
     refused(["takes 4 arguments, 3"], lambda: kernel[1, 4](x, x, x), inline.ArgumentError)
     refused(["block (0,)"], lambda: kernel[1, 0](x, x, x, 4), inline.ArgumentError)
     refused(["kernel[grid, block]"], lambda: kernel[1], inline.ArgumentError)
+
+
+COMMON, DOOR = ((kernels.FOLDER / name).read_text() for name in ("common.cuh", "door.cu"))
+DIGEST_OF = DOOR[DOOR.index("// The eight bytes") : DOOR.index("// The key of the digest")]
+DIGEST = """
+extern "C" __global__ void digest(const u8* data, i64 bytes, u64* sum, u32* done, u64* answer, u64* naive) {
+  u64 own = kw_block_sum(digest_of(data, bytes, 12345));
+  if (threadIdx.x == 0) {
+    atomicAdd(sum, own);
+    if (kw_is_last(done)) *answer = atomicExch(sum, 0ull);
+  }
+  if (threadIdx.x == 0 && blockIdx.x == 0) {
+    u64 whole = 0;
+    for (i64 i = 0; i < (bytes + 7) / 8; i++) whole += word_at(data, i, bytes) * (kw_mixed(12345 + i) | 1);
+    *naive = whole;
+  }
+}
+"""
+
+
+@case
+def our_own_sums_are_right_with_any_number_of_threads():
+    """The stand-in for a driver runs our kernels with one thread a block."""
+    kernel = cuda(COMMON.replace("#pragma once", "") + DIGEST_OF + DIGEST, "digest")
+    for bytes_, at, blocks, threads in ((1, 0, 1, 32), (31, 3, 1, 64), (4099, 5, 3, 96), (70001, 1, 5, 256)):
+        data = torch.randint(0, 256, (bytes_ + 16,), dtype=torch.uint8)
+        numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(3)]
+        done = torch.zeros(1, dtype=torch.int32)
+        for _ in range(2):  # counters are zero again afterwards
+            kernel[blocks, threads](data[at : at + bytes_], bytes_, numbers[0], done, numbers[1], numbers[2])
+            assert numbers[1].item() == numbers[2].item() != 0
+            assert numbers[0].item() == done.item() == 0
 
 
 @case

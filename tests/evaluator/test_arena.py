@@ -11,7 +11,7 @@ import pytest
 import kernelwright.evaluator.worker as worker
 from kernelwright.evaluator.builds.referee_code import build_library
 
-BASE, SIZE, ALIGNMENT = 0x7B0000000100, 1 << 20, 512
+BASE, SIZE, ALIGNMENT, PAGE = 0x7B0000000100, 1 << 20, 512, 2 << 20
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def arena(tmp_path):
     library.kw_arena_allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
     library.kw_arena_allocate.restype = ctypes.c_void_p
     library.kw_arena_release.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
-    library.kw_arena_used.restype = library.kw_arena_most.restype = ctypes.c_uint64
+    library.kw_arena_used.restype = library.kw_arena_most.restype = library.kw_arena_missed.restype = ctypes.c_uint64
     assert library.kw_arena_open(BASE, SIZE) == 0
     return library
 
@@ -56,6 +56,21 @@ def test_more_than_there_is_cannot_be_had(arena):
     assert arena.kw_arena_allocate(SIZE // 2, 0, None) is None
     arena.kw_arena_release(first, SIZE // 2, 0, None)
     assert arena.kw_arena_allocate(SIZE // 2, 0, None) == first
+
+
+def test_large_tensors_begin_where_torch_lets_them_begin_if_there_is_room(arena):
+    assert arena.kw_arena_open(BASE, 64 << 20) == 0
+    small = arena.kw_arena_allocate(100, 0, None)
+    first, second = (arena.kw_arena_allocate(5 << 20, 0, None) for _ in range(2))
+    assert (first % PAGE, second % PAGE, small) == (0, 0, BASE - BASE % ALIGNMENT + ALIGNMENT)
+    assert second - first >= 5 << 20
+    assert arena.kw_arena_allocate(1000, 0, None) == small + ALIGNMENT  # what lies between is not lost
+    rest = arena.kw_arena_allocate(101 << 19, 0, None)  # aligned, it would not fit
+    assert rest % ALIGNMENT == 0
+    assert rest % PAGE
+    assert arena.kw_arena_missed() == 0
+    assert arena.kw_arena_allocate(50 << 20, 0, None) is None
+    assert arena.kw_arena_missed() == 50 << 20
 
 
 def test_memory_of_others_is_not_taken_back(arena):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
+from kernelwright.errors import InvalidReferenceError
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.accuracy import arrays
 from kernelwright.evaluator.truth import check_sets
@@ -36,6 +37,14 @@ def test_scales_and_facts_are_the_hosts(dtype, kind):
     assert facts["rms"] == pytest.approx(float(np.sqrt(np.mean(finite**2))), rel=1e-12, abs=1e-300) or kind == "tiny"
     assert facts["median"] == pytest.approx(float(np.median(host)), rel=0.05)
     assert rms(torch.from_numpy(exact)) == facts["rms"]
+
+
+@pytest.mark.untimed
+def test_a_check_set_leaves_the_device_room_for_candidates(referee, stand_in_device, monkeypatch):
+    monkeypatch.setattr("kernelwright.evaluator.device.asker._MOST_SHARE", 1e-5)
+    with Referee(referee.settings, device=stand_in_device) as made:
+        with pytest.raises(InvalidReferenceError, match="half of the device's memory: use smaller sizes"):
+            made.open(make_problem(SOFTMAX_PROBLEM, "there"), backend="cuda", baselines=("eager",))
 
 
 @pytest.mark.untimed

@@ -94,7 +94,7 @@ def test_experiments_are_made_where_there_are_minutes_for_them(stand_in_device, 
 
 
 def test_a_step_that_hangs_or_fails_stops_no_other_one(proved, monkeypatch):
-    monkeypatch.setitem(STEPS, "machine", Step(STEPS["machine"].run, 0.05))
+    monkeypatch.setitem(STEPS, "machine", Step(STEPS["machine"].run, 1e-4))
     steps = proved("machine", "walls")
     assert steps["machine"]["ended"].startswith("cut off after")
     assert steps["walls"]["ended"] == "done"

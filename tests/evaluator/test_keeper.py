@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -74,6 +75,18 @@ def test_a_keeper_says_what_its_device_can_do_and_leaves_nothing(rehearsed):
     keeper.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_each_thread_gets_the_answers_to_its_own_questions(keeper):
+    def asked(number):
+        values = np.full(1000 + number, number, dtype=np.float32)
+        memory = keeper.allocate(values.nbytes)
+        keeper.put(memory, values)
+        return [np.frombuffer(keeper.get(memory, values.nbytes), dtype=np.float32).tolist() for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as threads:
+        for number, found in enumerate(threads.map(asked, range(8))):
+            assert found == [[number] * (1000 + number)] * 20
 
 
 def test_a_keeper_without_a_driver_says_so(rehearsed):

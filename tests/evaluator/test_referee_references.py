@@ -48,6 +48,20 @@ def test_unusable_references(referee, made, says, line):
 
 
 @pytest.mark.untimed
+@pytest.mark.parametrize(("warns", "accepted"), [(True, True), (False, False)])
+def test_sums_in_any_order_are_no_fault_where_torch_says_that_it_has_no_other(referee, warns, accepted):
+    """So it is on a GPU: some operators add by atomics."""
+    head = HEAD.replace("import torch\n", "import torch\nimport itertools, warnings\nCALLS = itertools.count()\n", 1)
+    said = "warnings.warn('this does not have a deterministic implementation')" if warns else "pass"
+    made = problem(f"{said}\n        return torch.relu(x) * (1.0 + 1e-6 * (next(CALLS) % 2))", head)
+    if accepted:
+        referee.open(made).close()
+        return
+    with pytest.raises(InvalidReferenceError, match="not reproducible"):
+        referee.open(made)
+
+
+@pytest.mark.untimed
 def test_none_among_outputs_is_part_of_their_structure(referee):
     made = problem("return torch.relu(x) * 2, None")
     with referee.open(made) as session:

@@ -55,6 +55,19 @@ def test_an_unchecked_clock_is_never_asked_for(judge_softmax):
     assert (verdict.status, verdict.stage, verdict.timing) == (Status.PASSED, Stage.CHECKED, None)
 
 
+@pytest.mark.untimed
+def test_a_kernel_may_be_built_in_the_first_call(judge_softmax):
+    """Its build takes longer than a call may: that time is not the call's."""
+    lazily = "@functools.lru_cache\ndef lib():\n    return cpp(SOURCE)\n"
+    source = RIGHT.replace("lib = cpp(SOURCE, flags=())", f"import functools\n{lazily}").replace(
+        "lib.softmax", "lib().softmax"
+    )
+    verdict = judge_softmax(source, depth=Check()).verdict
+    assert verdict.status is Status.PASSED, verdict.reason
+    evidence = next(finding.evidence for finding in verdict.findings if finding.rule == "own-kernels")
+    assert "wrong without its own kernels" in evidence
+
+
 def test_a_confirmation_uses_fresh_processes(judge_softmax):
     evaluation = judge_softmax(RIGHT, depth=Confirm())
     verdict = evaluation.verdict

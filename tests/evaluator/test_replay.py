@@ -45,7 +45,7 @@ def machine(rehearsed, tmp_path_factory):
 def launch(x=ARENA, y=OUTPUT, count=COUNT, **more):
     parameters = struct.pack("<QQI", x, y, count).hex()
     step = {"kind": "launch", "image": 0, "name": "affine", "grid": [2, 1, 1], "block": [1, 1, 1], "shared": 0}
-    return {**step, "parameters": parameters, **more}
+    return {**step, "parameters": parameters, "fields": [[0, 8], [8, 8], [16, 4]], **more}
 
 
 def claim(*steps, at=OUTPUT):
@@ -55,11 +55,11 @@ def claim(*steps, at=OUTPUT):
 class Confirmation:
     """One replay with its queue and memory."""
 
-    def __init__(self, machine, plan, arena_size=ARENA_BYTES, image=None):
-        (library, images, affine), queue_library, program = machine
-        image = image or affine
+    def __init__(self, machine, plan, arena_size=ARENA_BYTES, images=()):
+        (library, ours, affine), queue_library, program = machine
+        images = list(images) or [affine]
         with contextlib.ExitStack() as ending:
-            self.keeper = Keeper(library, images=images)
+            self.keeper = Keeper(library, images=ours)
             ending.callback(self.keeper.close)
             self.queue = Queue(queue_library, "replay")
             ending.callback(self.queue.close)
@@ -70,9 +70,9 @@ class Confirmation:
             self.replay = Replay(
                 program,
                 library,
-                parse_plan(plan, [image], range(ARENA, ARENA + arena_size), lambda image, name: name),
-                door=images[0],
-                images=[image],
+                parse_plan(plan, images, range(ARENA, ARENA + arena_size), lambda image, name: name),
+                door=ours[0],
+                images=images,
                 pages=self.queue.fds(),
                 arena=ReplayMemory(arena_fd, self.arena.size, ARENA),
                 sealed=ReplayMemory(sealed_fd, self.sealed.size),
@@ -153,7 +153,7 @@ def test_host_code_in_a_candidates_image_has_no_files_sockets_or_processes(machi
     secret.write_text("key")
     monkeypatch.setenv("KW_TEST_SECRET", str(secret))
     image = host_module(HERE / "escaping.cu", tmp_path, ["-pthread"])
-    with Confirmation(machine, claim(launch()), image=image) as one:
+    with Confirmation(machine, claim(launch()), images=[image]) as one:
         assert one.window()[1] == [0] * SLOTS
     outside = subprocess.run(
         [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", _file(tmp_path, image)],
@@ -186,6 +186,8 @@ def test_a_plan_that_faults_is_told(machine):
         (claim({"kind": "fill", "at": OUTPUT, "size": ARENA_BYTES, "value": 0}), "not its own"),
         (claim(launch(parameters="zz")), "malformed"),
         (claim(launch(name="a;b")), "malformed"),
+        (claim(launch(fields=[[0, 8], [8, 8], [16, 8]])), "outside of its launch"),
+        (claim(launch(fields=[[0, 8, 8]])), "malformed"),
         (claim(launch()) | {"others": ["aten.mm"]}, "torch computes in its calls: aten.mm"),
         (claim(), "no launch of its own"),
         ({"steps": []}, "malformed"),
@@ -204,9 +206,11 @@ def test_a_plan_with_another_number_of_outputs_cannot_be_replayed(machine, outpu
 
 
 def test_a_kernel_is_found_by_its_symbol():
-    image = b"\0.text._Z5scalePf\0.text.affine\0"
+    scalar_first, more = "_Z4rowsiPf", "_Z9more_rowsPf"  # a builtin type's letter follows the name
+    image = f"\0.text._Z5scalePf\0.text.affine\0.text.{scalar_first}\0.text.{more}\0.text._Z5emptyv\0".encode()
     arena = range(ARENA, ARENA + ARENA_BYTES)
-    for name, symbol in (("affine", "affine"), ("scale", "_Z5scalePf")):
+    names = {"affine": "affine", "scale": "_Z5scalePf", "rows": scalar_first, "more_rows": more, "empty": "_Z5emptyv"}
+    for name, symbol in names.items():
         assert parse_plan(claim(launch(name=name)), [image], arena).steps[0].name == symbol
     with pytest.raises(CannotReplay, match="no kernel 'missing'"):
         parse_plan(claim(launch(name="missing")), [image], arena)
@@ -242,6 +246,29 @@ def test_what_a_call_launches_and_what_torch_does_besides_is_recorded():
     assert len(made) == 5
 
 
+def test_parameters_are_put_where_a_kernel_expects_them(machine):
+    """A recording does not know ``alignas``; the driver does."""
+    parameters = struct.pack("<Q56xQI", ARENA, OUTPUT, COUNT).hex()
+    plan = claim(launch(parameters=parameters, fields=[[0, 8], [64, 8], [72, 4]]))
+    with Confirmation(machine, plan) as one:
+        assert one.window()[1] == [0] * SLOTS
+    for fields in ([[0, 8], [64, 4], [72, 4]], [[0, 8], [64, 8]], [[0, 8], [64, 8], [72, 4], [72, 4]]):
+        with pytest.raises(CannotReplay, match="a kernel's parameters"):
+            Confirmation(machine, claim(launch(parameters=parameters, fields=fields)))
+
+
+def test_only_what_is_launched_is_loaded(machine):
+    """Among a candidate's products may be C++ for this machine, which no GPU's driver loads."""
+    plan = claim(launch(image=1))
+    with Confirmation(machine, plan, images=[b"no code", machine[0].affine]) as one:
+        assert one.window()[1] == [0] * SLOTS
+
+
+def test_a_kernel_with_much_shared_memory_is_set_up_as_triton_does(machine):
+    with Confirmation(machine, claim(launch(prefers_shared=True))) as one:
+        assert one.window()[1] == [0] * SLOTS
+
+
 def test_a_kernel_that_is_not_in_its_product_cannot_be_replayed(machine):
     with pytest.raises(CannotReplay, match="cuModuleGetFunction"):
         Confirmation(machine, claim(launch(name="missing")))
@@ -269,11 +296,18 @@ def test_what_triton_launches_is_recorded():
     assert (step["image"], step["name"], step["grid"]) == (1, "rows", [3, 1, 1])
     assert (step["block"], step["shared"]) == ([128, 1, 1], 1024)
     values = struct.unpack("<QQifexx4xQQ", bytes.fromhex(step["parameters"]))
+    assert step["fields"] == [[0, 8], [8, 8], [16, 4], [20, 4], [24, 2], [32, 8], [40, 8]]
+    assert not step["prefers_shared"]
     assert values == (x.data_ptr(), plan["outputs"][0]["at"], 8, 0.5, 1.0, 0, 0)
     assert len(made) == 1
-    kernel.metadata.launch_pdl = True
-    assert recorded_plan(call, 64, [])[0]["others"] == ["triton: launch_pdl"]
-    kernel.metadata.launch_pdl, signature["n"] = False, "tensordesc<fp32>"
+    kernel.metadata.launch_pdl, kernel.metadata.shared = True, 64 << 10
+    (step,) = recorded_plan(call, 64, [])[0]["steps"]  # without that attribute it waits for more
+    assert step["prefers_shared"]
+    kernel.metadata.launch_cooperative_grid = True
+    assert recorded_plan(call, 64, [])[0]["others"] == ["triton: launch_cooperative_grid"]
+    kernel.metadata.launch_cooperative_grid, signature["n"] = False, "tensordesc<fp32>"
     assert recorded_plan(call, 64, [])[0]["others"] == ["triton: tensordesc<fp32>"]
     kernel.run(1, 1, 1, 0, 0, None, None, None, None)
-    assert len(made) == 4
+    plan, _ = recorded_plan(lambda: kernel.run(0, 1, 1, 0, 0, None, None, None, None) or x, 64, [])
+    assert (plan["steps"], plan["others"]) == ([], [])  # Triton launches nothing for an empty grid
+    assert len(made) == 6

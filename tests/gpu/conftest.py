@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,18 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("gpu")
+
+
+@pytest.fixture(scope="session")
+def over():
+    """When no further test begins, on the monotonic clock: a device may be lent for minutes."""
+    return time.monotonic() + 60.0 * float(os.environ.get("KERNELWRIGHT_TEST_MINUTES") or 8.0)
+
+
+@pytest.fixture(autouse=True)
+def _in_time(over):
+    if time.monotonic() > over:
+        pytest.skip("no time was left: MINUTES=30 make test-gpu gives it more")
 
 
 @pytest.fixture(scope="session")

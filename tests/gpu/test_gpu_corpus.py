@@ -7,8 +7,13 @@ import pytest
 
 from kernelwright.records import Candidate, Status
 
-ON_DEVICE = [case for case in corpus.attacks() if case.device or case.backend != "cpp"]
-HONEST = [case for case in corpus.honest() if case.backend != "cpp"]
+
+def _by_session(cases):
+    return sorted(cases, key=lambda case: (case.problem, case.backend))
+
+
+ON_DEVICE = _by_session(case for case in corpus.attacks() if case.device or case.backend != "cpp")
+HONEST = _by_session(case for case in corpus.honest() if case.backend != "cpp")
 
 
 @pytest.fixture(scope="module")
@@ -17,13 +22,14 @@ def judge(referee):
 
     def judged(case):
         problem = corpus.problem_of(case.problem)
-        if problem.id not in opened:  # cases come sorted by problem
+        key = problem.id, case.backend
+        if key not in opened:  # cases come sorted by problem and backend
             for session in opened.values():
                 session.close()
             opened.clear()
-            opened[problem.id] = referee.open(problem, baselines=("eager",))
+            opened[key] = referee.open(problem, backend=case.backend, baselines=("eager",))
         candidate = Candidate(problem_id=problem.id, source=case.source, backend=case.backend)
-        return opened[problem.id].judge(candidate).verdict
+        return opened[key].judge(candidate).verdict
 
     yield judged
     for session in opened.values():

@@ -73,7 +73,8 @@ ENDLESS = RIGHT_TRITON.replace(
 
 @pytest.fixture(scope="module")
 def session(referee):
-    with referee.open(make_problem(PROBLEM, "softmax"), baselines=("eager", "compile")) as opened:
+    given = {"backend": "triton", "baselines": ("eager", "compile")}
+    with referee.open(make_problem(PROBLEM, "softmax"), **given) as opened:
         yield opened
 
 

@@ -208,7 +208,9 @@ def test_launches_are_recorded_as_their_parameters_lie_in_memory():
     assert Whole.from_buffer_copy(first.parameters.ljust(ctypes.sizeof(Whole), b"\0")).v3.second == 2.5
     whole = Whole.from_buffer_copy(first.parameters.ljust(ctypes.sizeof(Whole), b"\0"))
     assert (whole.v0, whole.v1, whole.v2, whole.v3.first, whole.v4) == (7, 1 << 40, -1, 3, 0.5)
-    assert second.parameters == b""
+    assert (second.parameters, second.fields) == (b"", ())
+    assert [at for at, _ in first.fields] == [getattr(Whole, f"v{i}").offset for i in range(5)]
+    assert [size for _, size in first.fields] == [ctypes.sizeof(value) for value in values]
 
 
 def test_a_launch_that_is_not_allowed_is_not_recorded():

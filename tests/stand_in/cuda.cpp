@@ -660,6 +660,7 @@ API cuFuncGetAttribute(int* value, int which, void* function) {
   READY();
   return *value = ((Function*)function)->attributes[which], OK;
 }
+API cuFuncSetCacheConfig(void*, int) { return ready(); }
 API cuFuncGetName(const char** name, void* function) { return *name = ((Function*)function)->name.c_str(), ready(); }
 API cuFuncGetModule(void** module, void* function) { return *module = ((Function*)function)->module, ready(); }
 API cuFuncGetParamInfo(void* handle, size_t index, size_t* offset, size_t* size) {

@@ -20,6 +20,9 @@ from kernelwright.records import InputDomain, Problem
 __all__ = ["DeviceAsker", "TruthThere"]
 
 
+_MOST_SHARE = 0.5  # of a device's memory, for trials and truths
+
+
 class TruthThere:
     """What a keeper holds of a float output, as a ``Truth``'s ``elsewhere``."""
 
@@ -56,10 +59,25 @@ class DeviceAsker(Asker):
         return np.frombuffer(self._keeper.get(trial.elsewhere, trial.elsewhere.size), dtype=np.uint8)
 
     def _placed(self, trial: Trial) -> Trial:
+        self._see_room(trial.data.nbytes)
         memory = self._keeper.allocate(trial.data.nbytes)
         self._held.append(memory)
         self._keeper.put(memory, trial.data)
         return trial._replace(data=trial.data[:0].copy(), elsewhere=memory)
+
+    def _see_room(self, size: int) -> None:
+        """Check that ``size`` bytes more leave the device room for candidates.
+
+        Raises:
+            InvalidReferenceError: they do not.
+        """
+        most = _MOST_SHARE * self._keeper.about["total"]
+        if sum(memory.size for memory in self._held) + size > most:
+            raise self.invalid(
+                f"its inputs and expected outputs take more than {most / 2**30:.1f} GiB, half of the device's memory: "
+                "use smaller sizes (--fit, --set NAME=VALUE)",
+                "check",
+            )
 
     def free(self) -> None:
         """Free the memory of all trials and truths."""
@@ -76,6 +94,7 @@ class DeviceAsker(Asker):
     def _collected(self, reply: Mapping[str, Any]) -> list[np.ndarray]:
         size, self._at = int(reply["there"]), 0
         if size:
+            self._see_room(size)
             memory, fd = self._keeper.share(size)
             self._held.append(memory)
             try:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from kernelwright.evaluator.device.asker import DeviceAsker
 from kernelwright.evaluator.device.empty import Empty, EmptyCalls
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.judging import DeviceComparison, DeviceJudge
+from kernelwright.evaluator.device.keeper_client import OUT_OF_MEMORY, KeeperError
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
 from kernelwright.evaluator.device.recorder import Recorder, ReplaySide
 from kernelwright.evaluator.device.replay import CannotReplay
@@ -80,6 +82,18 @@ class DeviceWorkers(Workers):
 
     def _seat(self, name: str, client: Client) -> WorkerSeat:
         return DeviceSide(name, client, Station.of(self.host, self.device))
+
+    def start_all(self, starts: Sequence[Callable[[], WorkerSeat]]) -> list[WorkerSeat]:
+        """See :meth:`Workers.start_all`. Side by side: most of a start is the driver's, and nothing is timed."""
+        with ThreadPoolExecutor(len(starts), "starts") as threads:
+            begun = [threads.submit(start) for start in starts]
+        failures = [failure for each in begun if (failure := each.exception()) is not None]
+        started = [each.result() for each in begun if each.exception() is None]
+        if failures:
+            for side in started:
+                side.end()
+            raise failures[0]
+        return started
 
     def replay_of(self, side: DeviceSide, variant: Variant, pool: DevicePool) -> ReplaySide:
         """A seat that replays a call of a candidate's, recorded in a worker of its own.
@@ -221,7 +235,7 @@ class DeviceClockwork(Clockwork):
         assert isinstance(self._workers, DeviceWorkers)
         pool.refill([0])
         assert side.program is not None
-        source = side.program.source
+        source, why = side.program.source, ""
         try:
             if source in self._never_replayed:
                 raise CannotReplay(self._never_replayed[source])
@@ -231,9 +245,15 @@ class DeviceClockwork(Clockwork):
             except BaseException:
                 replay.end()
                 raise
+        except KeeperError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            why = "a recording needs more memory than the device has left"
         except CannotReplay as error:
-            self._never_replayed[source] = str(error)
-            self.remarks["device-clock"] = f"{_BY_BOUND}: {error}"
+            why = str(error)
+        if why:
+            self._never_replayed[source] = why
+            self.remarks["device-clock"] = f"{_BY_BOUND}: {why}"
             return None
         steps = len(replay.plan.steps)
         self.remarks["device-clock"] = f"timed by a replay of its {steps} launches, copies and fills"
@@ -253,7 +273,9 @@ class DeviceClockwork(Clockwork):
             return False
         if replayed:
             mean_ms = self._window_of(side, check_set, keep=False).mean_ms
-            self.remarks["device-clock"] += f"; in its own process a call took {1e3 * mean_ms:.3g} us"
+            empty_us = 1e3 * self.empty_of(side, check_set).mean_ms
+            took = f"in its own process a call took {1e3 * mean_ms:.6g} us, an empty one {empty_us:.6g} us"
+            self.remarks["device-clock"] += f"; {took}"
         eager = next((s for s in sides if s.name == "eager"), None)
         if not self._reuses_memory(side, check_set):
             return False

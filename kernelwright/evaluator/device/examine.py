@@ -41,6 +41,7 @@ from kernelwright.sandbox import Limits, Mount, Sandbox
 from kernelwright.sandbox import WorkerFailed as CallFailed
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*", "/usr/local/cuda/nsight-compute*", "/opt/cuda/bin")
+_TOOLS = "/opt/nvidia/nsight-compute"
 _CEILINGS = "kernelwright.evaluator.worker.device_ceilings:measure"
 _LOOKS: tuple[sanitizer.Tool, ...] = ("memcheck", "racecheck")
 _REPORT = "/job/report"
@@ -241,4 +242,7 @@ def _program() -> list[str]:
 def _mounts(tool: str) -> list[Mount]:
     """The folders of a tool that a sandbox does not show by itself."""
     folders = {os.path.dirname(path) for path in (tool, os.path.realpath(tool))}
+    folders = {folder for folder in folders if not folder.startswith(_TOOLS)}
+    if os.path.isdir(_TOOLS):  # what lies in the path may be a script that starts one of these
+        folders.add(_TOOLS)
     return [Mount(folder) for folder in sorted(folders) if not folder.startswith("/usr/")]

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,11 +19,12 @@ from kernelwright.evaluator.driver.cuda import LIBRARY
 from kernelwright.evaluator.wire import keeper as wire
 from kernelwright.sandbox import PeerClosed, ProtocolError, product_memfd, recv_message, send_message
 
-__all__ = ["Expected", "Keeper", "KeeperError", "Memory", "Placed"]
+__all__ = ["OUT_OF_MEMORY", "Expected", "Keeper", "KeeperError", "Memory", "Placed"]
 
 _OPEN_S, _ANSWER_S, _END_S = 60.0, 120.0, 2.0
 _AT_ONCE = 256  # rows in a message
 _LOG_BYTES = 4000
+OUT_OF_MEMORY = 2  # a ``KeeperError``'s code
 
 
 class KeeperError(MachineError):
@@ -112,6 +114,7 @@ class Keeper:
         self._sock, theirs = socket.socketpair()
         self._log = os.memfd_create("keeper-log")
         self._has_gone = False
+        self._asking = threading.Lock()  # an answer belongs to the thread that has asked
         sent = [product_memfd(image) for image in images]
         try:
             with theirs:
@@ -275,11 +278,12 @@ class Keeper:
         return self._ask_for_fds(op, fds=fds, **fields)[0]
 
     def _ask_for_fds(self, op: str, *, fds: Sequence[int] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
-        try:
-            send_message(self._sock, {"op": op, **fields}, fds=fds)
-        except PeerClosed:
-            raise self._gone() from None
-        return self._answer(_ANSWER_S)
+        with self._asking:
+            try:
+                send_message(self._sock, {"op": op, **fields}, fds=fds)
+            except PeerClosed:
+                raise self._gone() from None
+            return self._answer(_ANSWER_S)
 
     def _answer(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
         try:

@@ -139,7 +139,9 @@ class Queue:
         self._next += calls
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while self._library.window(*arguments, ctypes.c_int64(patience)) != _DONE:
+            looked = time.monotonic()
             check_alive()
+            deadline += time.monotonic() - looked  # it may have asked for a build
             if progress.next != at:
                 at, deadline = progress.next, time.monotonic() + call_timeout_s
             if time.monotonic() > deadline:

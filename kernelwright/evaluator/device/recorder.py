@@ -6,6 +6,7 @@ Weights are written into the arena by the keeper, so no code of the candidate's 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ from kernelwright.sandbox import product_memfd
 __all__ = ["Recorder", "ReplaySide"]
 
 _LEAST_ARENA, _LEAST_GPU_ARENA = 256 << 20, 1 << 30  # Triton's autotuner alone takes 256 MB
-_MOST_CODE = 64 << 20
+_MOST_CODE = 64 << 20  # bytes, with its plan
 _STARTS = 3  # of a process, which may have put something else at the recorded addresses
 _TIMES = 4  # the bytes of inputs, weights and outputs that a candidate may take in all
 
@@ -88,24 +89,27 @@ class Recorder(DeviceSide):
             raise CannotReplay("its inputs lie outside of its own memory")
         self._keeper.copy(pool.at(0), (self._arena, found - self._base), pool.stride)
         reply = self.client.request("record", timeout_s=SETUP_TIMEOUT_S)
-        return reply.get("plan"), self._images(reply.get("images"))
-
-    def _images(self, claimed: Any) -> list[bytes]:
-        sizes = claimed if isinstance(claimed, list) else []
-        if not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) > _MOST_CODE:
-            raise CannotReplay("its machine code has no sensible size")
-        if not sizes:
-            return []
-        fd = os.memfd_create("images")
+        plan, *images = self._parts(reply.get("sizes"))
         try:
-            self.client.request("images", timeout_s=SETUP_TIMEOUT_S, fds=[fd], size=sum(sizes))
-            whole, at, images = os.pread(fd, sum(sizes), 0), 0, []
+            return json.loads(plan), images
+        except (ValueError, RecursionError):
+            raise CannotReplay("its plan is malformed") from None
+
+    def _parts(self, claimed: Any) -> list[bytes]:
+        """What it has recorded: the plan, then images."""
+        sizes = claimed if isinstance(claimed, list) else []
+        if not sizes or not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) > _MOST_CODE:
+            raise CannotReplay("its plan and its machine code have no sensible size")
+        fd = os.memfd_create("recorded")
+        try:
+            self.client.request("recorded", timeout_s=SETUP_TIMEOUT_S, fds=[fd], size=sum(sizes))
+            whole, at, parts = os.pread(fd, sum(sizes), 0), 0, []
         finally:
             os.close(fd)
         for size in sizes:
-            images.append(whole[at : at + size])
+            parts.append(whole[at : at + size])
             at += size
-        return images
+        return parts
 
     def _hand_weights(self, variant: Variant) -> Mapping[str, Any]:
         reply = super()._hand_weights(variant)
@@ -199,7 +203,9 @@ class ReplaySide(QueuedSide):
             env=self._station.device.variables(),  # and none of ours, which may hold keys
         )
 
-    def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:
+    def _served(
+        self, variant: Variant, keys: np.ndarray, opened: Sequence[int], seeds: Sequence[int], call_timeout_s: float
+    ) -> QueueWindow:
         assert self._replay is not None
         self._replay.enqueue(self.queue.first_call(), len(keys))
         window = self.queue.window(

@@ -26,12 +26,13 @@ from kernelwright.sandbox import product_memfd
 __all__ = ["AddressTaken", "CannotReplay", "Plan", "Replay", "ReplayMemory", "parse_plan", "replayer_program"]
 
 _MAGIC = 0x4C50574B
-_HEADER = struct.Struct("<6IQ4i2I3Q")
+_HEADER = struct.Struct("<6IQ3i3I3Q")
 _MEMORY = struct.Struct("<iIQQ")
 _IMAGE = struct.Struct("<ii")
-_KERNEL = struct.Struct("<II504s")
+_KERNEL = struct.Struct("<III500s")
 _STEP = struct.Struct("<10I3Q")
 _OUTPUT = struct.Struct("<4Q")
+_FIELD = struct.Struct("<II")
 _MOST_STEPS = 4096
 _MOST_PARAMETERS = 4096  # bytes, of one launch
 _READY_S = 30.0
@@ -39,6 +40,8 @@ _ADDRESS_TAKEN = 10001  # as in replayer.c
 _Word = Annotated[int, Field(ge=0, lt=1 << 32)]
 _Address = Annotated[int, Field(ge=0, lt=1 << 57)]
 _Size = Annotated[int, Field(ge=0, lt=1 << 40)]
+_Place = Annotated[int, Field(ge=0, le=_MOST_PARAMETERS)]
+_Field = Annotated[list[_Place], Field(min_length=2, max_length=2)]
 
 
 class CannotReplay(Exception):
@@ -54,15 +57,20 @@ class _Strict(BaseModel):
 
 
 class LaunchStep(_Strict):
-    """A launch: the index of its build product, the kernel's name in it, its shape, and its parameters as hex."""
+    """A launch: the index of its build product, the kernel's name in it, its shape, and its parameters as hex.
+
+    fields: offset and size of each parameter. prefers_shared: it was set up as Triton does for much shared memory.
+    """
 
     kind: Literal["launch"]
     image: Annotated[int, Field(ge=0, lt=64)]
-    name: Annotated[str, Field(pattern=r"^[\w$<>:, -]+$", max_length=500)]
+    name: Annotated[str, Field(pattern=r"^[\w$<>:, *&()-]+$", max_length=499)]
     grid: Annotated[list[_Word], Field(min_length=3, max_length=3)]
     block: Annotated[list[_Word], Field(min_length=3, max_length=3)]
     shared: Annotated[int, Field(ge=0, le=256 << 10)]
     parameters: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2 * _MOST_PARAMETERS)]
+    fields: Annotated[list[_Field], Field(max_length=_MOST_PARAMETERS)]
+    prefers_shared: bool = False
 
 
 class FillStep(_Strict):
@@ -137,6 +145,8 @@ def parse_plan(
                 raise CannotReplay("it launches a kernel that was not built here")
             if not all(step.grid) or not 1 <= step.block[0] * step.block[1] * step.block[2] <= 1024:
                 raise CannotReplay("a launch has an empty grid, or no block that a GPU could run")
+            if any(at + size > len(step.parameters) // 2 for at, size in step.fields):
+                raise CannotReplay("a parameter lies outside of its launch's")
         else:
             spans += [(step.at, step.size)] + ([(step.source, step.size)] if isinstance(step, CopyStep) else [])
     if any(at < arena.start or at + size > arena.stop for at, size in spans):
@@ -197,10 +207,13 @@ class Replay:
         self._name = name
         if len(plan.outputs) != len(rooms.offsets):
             raise CannotReplay(f"its call has {len(plan.outputs)} outputs, {len(rooms.offsets)} expected")
-        given = [product_memfd(image) for image in (door, *images)]
+        used = sorted({step.image for step in plan.steps if isinstance(step, LaunchStep)})  # others may be host code
+        given = [product_memfd(image) for image in (door, *(images[number] for number in used))]
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         memories = [arena, sealed, opened]
-        text = product_memfd(_written(plan, memories, given, pages, slot_bytes, rooms))
+        text = product_memfd(
+            _written(plan, memories, dict(zip(used, given[1:], strict=True)), (given[0], *pages), slot_bytes, rooms)
+        )
         fds = [text, *given, *pages, *(memory.fd for memory in memories)]
         try:
             with theirs:
@@ -267,38 +280,50 @@ def replayer_program(cache_dir: Path) -> Path:
 def _written(
     plan: Plan,
     memories: Sequence[ReplayMemory],
-    images: Sequence[int],
-    pages: tuple[int, int],
+    images: Mapping[int, int],
+    door: tuple[int, int, int],
     slot_bytes: int,
     rooms: wire.Rooms,
 ) -> bytes:
-    """A plan as ``replayer.c`` reads it; ``images`` are descriptors, the door's first."""
+    """A plan as ``replayer.c`` reads it.
+
+    Args:
+        images: descriptors of the products that it launches, by their number. door: of the door's code and its pages.
+    """
     kernels: dict[tuple[int, str], int] = {}
     granted: dict[tuple[int, str], int] = {}
+    preferring: set[tuple[int, str]] = set()
+    fields: list[bytes] = []
     steps, parameters = [], bytearray()
     for step in plan.steps:
         if isinstance(step, LaunchStep):
             key = step.image, step.name
             number = kernels.setdefault(key, len(kernels))
             granted[key] = max(granted.get(key, 0), step.shared)
+            if step.prefers_shared:
+                preferring.add(key)
             data = bytes.fromhex(step.parameters)
             at = len(parameters)
             parameters += data + bytes(-len(data) % 16)
-            steps.append(_STEP.pack(0, number, *step.grid, *step.block, step.shared, 0, at, 0, len(data)))
+            numbers = len(step.fields), at, len(fields), len(data)
+            steps.append(_STEP.pack(0, number, *step.grid, *step.block, step.shared, *numbers))
+            fields += [_FIELD.pack(*field) for field in step.fields]
         elif isinstance(step, FillStep):
             steps.append(_STEP.pack(1, 0, *[0] * 6, 0, step.value, step.at, 0, step.size))
         else:
             steps.append(_STEP.pack(2, 0, *[0] * 6, 0, 0, step.at, step.source, step.size))
     tables = [_MEMORY.pack(m.fd, m.address is not None, m.size, m.address or 0) for m in memories]
-    tables += [_IMAGE.pack(fd, 0) for fd in images[1:]]
-    tables += [_KERNEL.pack(image, granted[image, name], name.encode()) for image, name in kernels]
+    tables += [_IMAGE.pack(fd, 0) for fd in images.values()]
+    modules = {image: number for number, image in enumerate(images)}
+    tables += [_KERNEL.pack(modules[k[0]], granted[k], k in preferring, k[1].encode()) for k in kernels]
     tables += steps
     rows = zip(plan.outputs, rooms.offsets, rooms.sizes, strict=True)
     tables += [_OUTPUT.pack(output.at, output.size, offset, size) for output, offset, size in rows]
+    tables += fields
     header = _HEADER.pack(
-        *(_MAGIC, len(memories), len(images) - 1, len(kernels), len(steps), len(plan.outputs), len(parameters)),
-        *(images[0], *pages, 0),
-        *(1, 2),
+        *(_MAGIC, len(memories), len(images), len(kernels), len(steps), len(plan.outputs), len(parameters)),
+        *door,
+        *(len(fields), 1, 2),
         *(slot_bytes, plan.place, rooms.stride),
     )
     return header + b"".join(tables) + bytes(parameters)

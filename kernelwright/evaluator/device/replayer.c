@@ -48,7 +48,8 @@ enum { ADDRESS_TAKEN = 10001, BAD_PLAN = 10002, NO_DRIVER = 10003, NOT_CONFINED 
 typedef struct {
   uint32_t magic, memories, modules, functions, steps, outputs;
   uint64_t parameters; /* bytes that follow the tables */
-  int32_t door_fd, reveals_fd, answers_fd, unused;
+  int32_t door_fd, reveals_fd, answers_fd;
+  uint32_t fields;
   uint32_t sealed, opened; /* which memories these are */
   uint64_t slot_bytes, place, stride;
 } Header;
@@ -65,13 +66,20 @@ typedef struct {
 
 typedef struct {
   uint32_t module, shared; /* most bytes of dynamic shared memory that it is launched with */
-  char name[504];
+  uint32_t prefers_shared; /* as Triton sets up kernels with more than 48 KB of it */
+  char name[500];
 } Kernel;
 
+/* at, size: a launch's parameters, as they lie one after the other, or the destination. from: the first of its fields,
+ * `value` in number, or the source. */
 typedef struct {
   uint32_t kind, function, grid[3], block[3], shared, value;
-  uint64_t at, from, size; /* at: of a launch's parameters, or the destination */
+  uint64_t at, from, size;
 } Step;
+
+typedef struct {
+  uint32_t at, size; /* of one parameter, in its launch's parameters */
+} Field;
 
 typedef struct {
   uint64_t at, bytes, room, room_bytes;
@@ -173,6 +181,7 @@ typedef struct {
   const Header *header;
   const Step *steps;
   const uint8_t *parameters;
+  void **values; /* addresses of all fields; NULL where the driver does not tell what a kernel takes */
   Handle *functions;
   Handle await, unseal, digest, gate, open;
   Address reveals, answers, state, sealed, opened;
@@ -189,7 +198,8 @@ static void step(const Replay *replay, const Step *s) {
   } else {
     size_t size = s->size;
     void *extra[] = {(void *)1, (void *)(replay->parameters + s->at), (void *)2, &size, NULL};
-    enqueue(replay->functions[s->function], s->grid, s->block, s->shared, NULL, s->size ? extra : NULL);
+    void **values = replay->values ? replay->values + s->from : NULL;
+    enqueue(replay->functions[s->function], s->grid, s->block, s->shared, values, values || !s->size ? NULL : extra);
   }
 }
 
@@ -213,6 +223,28 @@ static void call(const Replay *replay, uint32_t number) {
   enqueue(replay->open, grid, block, 0,
           (void *[]){&current, &outputs, &opened, &stride, &rooms, &opening, &answers, &number}, NULL);
   *replay->enqueued = number;
+}
+
+/* The addresses of all launches' parameters, so that the driver puts each where its kernel expects it: `alignas` is not
+ * known where they were recorded. NULL if an older driver does not tell parameters' sizes, which are checked here: the
+ * driver reads as many bytes as the kernel takes. */
+static void **values_of(const Header *header, const Step *steps, const Field *fields, const uint8_t *parameters,
+                        const Handle *functions) {
+  Result (*told)(Handle, size_t, size_t *, size_t *) = (Result(*)(Handle, size_t, size_t *, size_t *))dlsym(library, "cuFuncGetParamInfo");
+  if (!told) return NULL;
+  void **values = calloc(header->fields + 1, sizeof *values);
+  for (uint32_t i = 0; i < header->steps; i++) {
+    const Step *s = steps + i;
+    size_t offset, size;
+    if (s->kind != LAUNCH) continue;
+    for (uint32_t j = 0; j < s->value; j++) {
+      const Field *field = fields + s->from + j;
+      if (told(functions[s->function], j, &offset, &size) || size != field->size) fail(BAD_PLAN, "a kernel's parameters");
+      values[s->from + j] = (void *)(parameters + s->at + field->at);
+    }
+    if (!told(functions[s->function], s->value, &offset, &size)) fail(BAD_PLAN, "a kernel's parameters");
+  }
+  return values;
 }
 
 /* One call without a queue: a first launch may wait until the device is idle, to give a kernel its local memory. It is
@@ -284,6 +316,10 @@ static void confine_files(const char *library_path) {
   const uint64_t device = handled[0] & (READ_FILE | WRITE_FILE | READ_DIR | IOCTL_DEV);
   allow_each(ruleset, "/usr:/lib:/lib64:/opt:/nix/store:/run/opengl-driver", READ_FILE | READ_DIR);
   allow_each(ruleset, "/etc/ld.so.cache:/etc/alternatives:/proc:/sys", READ_FILE | READ_DIR);
+  /* The driver writes its threads' names there, or does not start. Open, the folder stays the one of the rule. */
+  const int tasks = open("/proc/self/task", O_PATH | O_CLOEXEC);
+  const Beneath names = {READ_FILE | READ_DIR | WRITE_FILE, tasks};
+  if (tasks >= 0 && syscall(ADD_RULE, ruleset, BENEATH, &names, 0)) fail(NOT_CONFINED, "/proc/self/task");
   if (getenv("LD_LIBRARY_PATH")) allow_each(ruleset, getenv("LD_LIBRARY_PATH"), READ_FILE | READ_DIR);
   allow(ruleset, library_path, READ_FILE);
   allow_each(ruleset, "/dev/null:/dev/zero:/dev/random:/dev/urandom:/dev/dxg:/dev/nvidia-caps", device);
@@ -373,7 +409,8 @@ int main(int argc, char **argv) {
   const Kernel *kernels = (const Kernel *)(images + header->modules);
   const Step *steps = (const Step *)(kernels + header->functions);
   const Output *outputs = (const Output *)(steps + header->steps);
-  const uint8_t *parameters = (const uint8_t *)(outputs + header->outputs);
+  const Field *fields = (const Field *)(outputs + header->outputs);
+  const uint8_t *parameters = (const uint8_t *)(fields + header->fields);
   if (header->magic != MAGIC || header->outputs > MOST_OUTPUTS || parameters + header->parameters != plan + size)
     fail(BAD_PLAN, "plan");
 
@@ -417,8 +454,15 @@ int main(int argc, char **argv) {
   replay.functions = calloc(header->functions + 1, sizeof *replay.functions);
   for (uint32_t i = 0; i < header->functions; i++) {
     replay.functions[i] = function_of(modules[kernels[i].module], kernels[i].name);
-    if (kernels[i].shared) CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[i], 8, (int)kernels[i].shared);
+    int shared = (int)kernels[i].shared, own = 0;
+    if (kernels[i].prefers_shared) {
+      CALL(cuFuncSetCacheConfig, (Handle, int), replay.functions[i], 1);
+      CALL(cuFuncGetAttribute, (int *, int, Handle), &own, 1, replay.functions[i]);
+      shared = attribute(97) - own; /* all that a block may have */
+    }
+    if (shared) CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[i], 8, shared);
   }
+  replay.values = values_of(header, steps, fields, parameters, replay.functions);
   warm_up(replay);
   uint32_t window[2], zero = 0;
   if (write(control, &zero, sizeof zero) != sizeof zero) return 0; /* ready */

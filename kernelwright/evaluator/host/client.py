@@ -34,6 +34,7 @@ MAX_BUILD_S = 180.0  # all builds of one worker together
 MAX_BUILT_BYTES = 64 << 20  # all products of one worker together
 MAX_SOURCE_BYTES = 4 << 20
 _TAIL_BYTES = 2000
+_WHOLE_MESSAGE_S = 1.0  # from its first byte to its last
 _BUILD_LIMITS = (
     f"a candidate may have {MAX_BUILDS} sources built, one in each request, "
     f"in {MAX_BUILD_S:g} s and into {MAX_BUILT_BYTES >> 20} MB in all"
@@ -90,6 +91,7 @@ class Client:
         self.door_files: frozenset[tuple[int, int]] = frozenset()
         self.door_data = b""
         self._builds = builds
+        self._early: tuple[dict[str, Any], list[int]] | None = None  # a message that came while something was awaited
         self._closed = False
 
     def request(self, op: str, *, timeout_s: float, fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
@@ -116,7 +118,8 @@ class Client:
         """The reply to the last request. Time spent on builds does not count towards ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
-            message, fds = self._receive(op, max(deadline - time.monotonic(), 0.0))
+            early, self._early = self._early, None
+            message, fds = early or self._receive(op, max(deadline - time.monotonic(), 0.0))
             if message.get("op") == "build":
                 started = time.monotonic()
                 self._serve_build(message, fds)
@@ -138,17 +141,29 @@ class Client:
             )
 
     def check_alive(self, op: str) -> None:
-        """While waiting at the door: raise if the worker died, or sent a message instead of answering a call."""
+        """While waiting at the door: raise if the worker died, or sent a message instead of answering a call.
+
+        A call may ask for a build, which is served.
+        """
         if self.has_replied(op):
             self.reply(op, timeout_s=1.0)
             raise WorkerFailed(Failure("protocol", op, "it left the door without being told"), self.name)
 
     def has_replied(self, op: str) -> bool:
-        """Whether a message of the worker's waits to be received.
+        """Whether the worker has replied, while it computes. What it asks to be built meanwhile is built.
 
         Raises:
             WorkerFailed: it died.
         """
+        while self._early is None and self._has_message(op):
+            message, fds = self._receive(op, _WHOLE_MESSAGE_S)
+            if message.get("op") == "build":
+                self._serve_build(message, fds)
+            else:
+                self._early = message, fds
+        return self._early is not None
+
+    def _has_message(self, op: str) -> bool:
         if not self.worker.alive():
             raise WorkerFailed(self._death(op), self.name)
         try:

@@ -9,6 +9,7 @@ import glob
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -129,6 +130,8 @@ def find_device(
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
         return None
     text = (ask or _ask)((f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"))
+    if os.path.exists(_NODES[0]) and not os.path.exists(_NODES[1]):
+        _make_nodes()
     nodes = sorted(path for pattern in _NODES for path in glob.glob(pattern))
     wanted = (visible or "").split(",")[0].strip()
     for line in text.splitlines():
@@ -169,6 +172,13 @@ def parse_state(text: str) -> dict[str, str]:
         return {}
     pairs = ((name, value.strip()) for name, value in zip(_STATE, row, strict=True))
     return {name: value for name, value in pairs if value and not value.startswith("[")}
+
+
+def _make_nodes() -> None:
+    """Start the driver once, in another process: on a fresh machine that makes the node that workers need."""
+    start = f"import ctypes; ctypes.CDLL({LIBRARY!r}).cuInit(0)"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([sys.executable, "-c", start], capture_output=True, timeout=_TOOL_TIMEOUT_S, check=False)
 
 
 def _ask(arguments: tuple[str, ...]) -> str:

@@ -237,7 +237,9 @@ class Door:
         """
         patience, deadline, at = _FIRST_PATIENCE_NS, time.monotonic() + call_timeout_s, 0
         while (code := go_on(patience)) != _DONE:
+            looked = time.monotonic()
             client.check_alive("forward")  # no output of a dead worker can be read
+            deadline += time.monotonic() - looked  # it may have asked for a build
             if code != _PENDING:
                 claimed = self._claimed_outputs()
                 raise WorkerFailed(

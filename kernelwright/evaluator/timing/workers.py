@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kernelwright.errors import SandboxError
 from kernelwright.evaluator.accuracy.trials import CheckSet
@@ -101,6 +101,18 @@ class Workers(ABC):
             side.end()
             raise reference_error(self._problem, failed) from None
         return side
+
+    def start_all(self, starts: Sequence[Callable[[], WorkerSeat]]) -> list[WorkerSeat]:
+        """Start several workers. If one fails, the others are ended; the first failure in the given order is raised."""
+        started: list[WorkerSeat] = []
+        try:
+            for start in starts:
+                started.append(start())
+        except BaseException:
+            for side in started:
+                side.end()
+            raise
+        return started
 
     def import_compiler(self) -> None:
         """Have torch's compiler imported in the process that workers fork from, before a worker needs it."""

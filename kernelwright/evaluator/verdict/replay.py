@@ -84,13 +84,14 @@ class Replay:
         assert self._ready is not None
         try:
             side = self._ready.result()
-            if built:
-                if not self._builds.stubs:
-                    return Ghost("idle")  # it built nothing, so other code makes its answers
-                if all(stub.product is None for stub in self._builds.stubs):
-                    return Ghost("unknown", self._builds.stubs[0].reason)
+            stubs = self._builds.stubs
             side.thaw()
-            return Ghost("idle" if is_right(side) else "needed")
+            right = is_right(side)  # which may build as well
+            if built and not stubs:
+                return Ghost("idle")  # it built nothing, so other code makes its answers
+            if built and all(stub.product is None for stub in stubs):
+                return Ghost("unknown", stubs[0].reason)
+            return Ghost("idle" if right else "needed")
         except WorkerFailed as failed:
             exit_ = failed.failure.exit
             if exit_ is not None and exit_.reason == "signal" and exit_.signal == signal.SIGKILL:

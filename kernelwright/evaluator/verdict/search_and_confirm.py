@@ -7,6 +7,7 @@ how often, and what follows from their times.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -265,11 +266,11 @@ class Timekeeper:
     def _process_pair(
         self, candidate: Candidate, check_set: CheckSet, process: int, progress: Progress, rivals: Rivals
     ) -> dict[str, float]:
-        side = self._launcher.start(candidate, check_set, "confirm", progress)
-        sides: list[Seat] = [side]
+        starts = [functools.partial(self._launcher.start, candidate, check_set, "confirm", progress)]
+        starts += [functools.partial(self._workers.twin, name, check_set) for name in (*self._twin_names(), CONTROL)]
+        sides: list[Seat] = [*self._workers.start_all(starts)]
+        side = sides[0]
         try:
-            for name in (*self._twin_names(), CONTROL):
-                sides.append(self._workers.twin(name, check_set))
             sides.extend(rivals.start(check_set, progress))
             with self._turns(sides, check_set, side, "confirm", progress, rivals) as turns:
                 names = (*self._timed_baselines(), *rivals.roles)

@@ -3,15 +3,16 @@
  * All memory of a contestant comes out of one arena, which the keeper has made and shares. So every address that its
  * kernels were given can be mapped again, at the same place, by the process that replays them.
  *
- * First fit over a list of free pieces, sorted by address. Torch asks for a few large segments, so lists are short.
+ * First fit over a list of free pieces, sorted by address. Torch asks for each tensor by itself.
  */
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
 
 #define ALIGNMENT ((uint64_t)512)
+#define LARGE ((uint64_t)1 << 20)
+#define PAGE ((uint64_t)2 << 20) /* where large tensors begin, as they do in torch's own segments */
 
 typedef struct Free {
   uint64_t at, size;
@@ -20,9 +21,10 @@ typedef struct Free {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Free *pieces;
-static uint64_t low, high, used, most;
+static uint64_t low, high, used, most, missed;
 
-static uint64_t rounded(ssize_t size) { return ((uint64_t)(size > 0 ? size : 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+static uint64_t up(uint64_t size, uint64_t unit) { return (size + unit - 1) / unit * unit; }
+static uint64_t rounded(ssize_t size) { return up(size > 0 ? (uint64_t)size : 1, ALIGNMENT); }
 
 /* Take a range over; what was given out before is forgotten. 0, or -1 without memory for the list. */
 int kw_arena_open(uint64_t at, uint64_t size) {
@@ -34,10 +36,10 @@ int kw_arena_open(uint64_t at, uint64_t size) {
   }
   pieces = malloc(sizeof *pieces);
   if (pieces) {
-    low = (at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    low = up(at, ALIGNMENT);
     high = (at + size) / ALIGNMENT * ALIGNMENT;
     *pieces = (Free){low, high - low, NULL};
-    used = most = 0;
+    used = most = missed = 0;
   }
   pthread_mutex_unlock(&lock);
   return pieces ? 0 : -1;
@@ -51,8 +53,19 @@ void *kw_arena_allocate(ssize_t size, int device, void *stream) {
   pthread_mutex_lock(&lock);
   for (Free **at = &pieces; *at; at = &(*at)->next) {
     Free *piece = *at;
-    if (piece->size < wanted) continue;
-    found = piece->at;
+    const uint64_t end = piece->at + piece->size, paged = up(piece->at, PAGE);
+    const uint64_t start = wanted >= LARGE && paged + wanted <= end ? paged : piece->at;
+    if (start + wanted > end) continue;
+    if (start > piece->at) { /* what lies before it stays free */
+      Free *rest = malloc(sizeof *rest);
+      if (!rest) break;
+      *rest = (Free){start, end - start, piece->next};
+      piece->size = start - piece->at;
+      piece->next = rest;
+      at = &piece->next;
+      piece = rest;
+    }
+    found = start;
     piece->at += wanted;
     piece->size -= wanted;
     if (!piece->size) {
@@ -63,8 +76,8 @@ void *kw_arena_allocate(ssize_t size, int device, void *stream) {
     most = used > most ? used : most;
     break;
   }
+  if (!found && wanted > missed) missed = wanted;
   pthread_mutex_unlock(&lock);
-  if (!found) fprintf(stderr, "a recording has no memory for %zd more bytes\n", size); /* torch does not look */
   return (void *)found;
 }
 
@@ -95,5 +108,7 @@ void kw_arena_release(void *memory, ssize_t size, int device, void *stream) {
   pthread_mutex_unlock(&lock);
 }
 
+/* The largest request that found no memory; 0 if all did. */
+uint64_t kw_arena_missed(void) { return missed; }
 uint64_t kw_arena_used(void) { return used; }
 uint64_t kw_arena_most(void) { return most; }

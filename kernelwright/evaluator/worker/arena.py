@@ -36,6 +36,7 @@ class Arena:
         library.kw_arena_open.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
         library.kw_arena_allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
         library.kw_arena_allocate.restype = ctypes.c_void_p
+        library.kw_arena_missed.restype = ctypes.c_uint64
         library.kw_arena_release.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
         self.mapping = driver.adopt(memory_fd, size, at=_WISHED)
         if library.kw_arena_open(self.mapping.address, self.mapping.size):
@@ -47,6 +48,18 @@ class Arena:
 
         allocator = torch.cuda.memory.CUDAPluggableAllocator(self._path, "kw_arena_allocate", "kw_arena_release")
         torch.cuda.memory.change_current_allocator(allocator)
+        for module in (torch.cuda, torch.cuda.memory):  # such allocators have no statistics, and raise where asked
+            module.memory_stats = lambda device=None: {}
+            module.reset_peak_memory_stats = module.reset_accumulated_memory_stats = lambda device=None: None
+
+    def see_enough(self) -> None:
+        """Check that all memory that was asked for was there. Torch does not look: its kernels fail on address 0.
+
+        Raises:
+            MemoryError: some was not.
+        """
+        if missed := int(self._library.kw_arena_missed()):
+            raise MemoryError(f"{missed} bytes do not fit into the {self.mapping.size} bytes that a recording has")
 
     def allocate(self, size: int) -> int:
         """The address of ``size`` bytes.

@@ -7,6 +7,7 @@ lives in the same process, so everything that leaves it is a claim.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ class DeviceRunner(Runner):
         self.opened: DeviceMapping | None = None
         self.draws: MappedOnDevice | None = None  # of the weights
         self.arena: Arena | None = None
-        self.images: list[bytes] = []
+        self.recorded: list[bytes] = []
         self.slot_bytes = 0
         self.place = 0  # address of the inputs of all calls
         self.rooms = Rooms((), (), 0)
@@ -132,7 +133,11 @@ class DeviceRunner(Runner):
         return {"place": place}
 
     def do_record(self, fds: list[int]) -> dict[str, Any]:
-        """The plan of one call on the inputs in the place, see ``worker.plan``."""
+        """Record the plan of one call on the inputs in the place, see ``worker.plan``.
+
+        Returns:
+            ``sizes``: bytes of the plan as JSON, and of each image of machine code that Triton has launched.
+        """
         import torch
 
         assert self.arena is not None
@@ -143,14 +148,16 @@ class DeviceRunner(Runner):
                 flatten_outputs(forward(*self.slots[0]))
                 self.torch.synchronize()
             products = [product.path for product in self.products]
-            plan, self.images = recorded_plan(lambda: forward(*self.slots[0]), self.place, products)
+            plan, images = recorded_plan(lambda: forward(*self.slots[0]), self.place, products)
             self.torch.synchronize()
-        return {"plan": plan, "images": [len(image) for image in self.images]}
+            self.arena.see_enough()
+        self.recorded = [json.dumps(plan).encode(), *images]
+        return {"sizes": [len(part) for part in self.recorded]}
 
-    def do_images(self, fds: list[int], size: int) -> None:
-        """Write the machine code that Triton has launched into a memory file, one image after another."""
+    def do_recorded(self, fds: list[int], size: int) -> None:
+        """Write the recorded plan into a memory file, then the images, one after another."""
         with os.fdopen(fds[0], "wb") as stream:
-            stream.write(b"".join(self.images)[:size])
+            stream.write(b"".join(self.recorded)[:size])
 
     def _move_model(self) -> None:
         self.model.to(self.torch.device)
@@ -208,16 +215,23 @@ class DeviceRunner(Runner):
 
     # ------------------------------------------------------------------------------------------ calls
 
-    def do_serve(self, fds: list[int], first: int, calls: int, keep: bool) -> None:
+    def do_serve(self, fds: list[int], first: int, calls: int, keep: bool, seeds: Sequence[int] = ()) -> None:
         """Enqueue the calls of one window, and wait until all are done.
 
-        ``keep``: outputs live until the window ends, so that none can lie where another one does. Otherwise each is
-        freed before the next call, which then finds its memory in the caches, as in a replay.
+        Args:
+            keep: outputs live until the window ends, so that none can lie where another one does. Otherwise each is
+                freed before the next call, which then finds its memory in the caches, as in a replay.
+            seeds: of the calls, if they take some.
         """
         import torch
 
+        forward, left = self._in_stream(), iter(seeds)
+
+        def seeded(*arguments: Any) -> Any:
+            return forward(*arguments[:-1], next(left))
+
         with blamed("forward", self.filename), torch.no_grad():
-            self._serve(self._in_stream(), first, calls, keep=keep)
+            self._serve(seeded if seeds else forward, first, calls, keep=keep)
 
     def do_serve_nothing(
         self, fds: list[int], first: int, calls: int, outputs: list[Any], fill: bool, wait: bool

@@ -20,6 +20,7 @@ MAKE_MEMORY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted
 MAKE_ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 COPIES = frozenset({*MAKE_ZEROS, "clone"})  # make memory and fill it
 _MOST_NAMES = 8
+_MOST_USUAL_SHARED = 48 << 10  # bytes; for more Triton asks for all that a block may have, and for less L1 cache
 _UNKNOWN_IMAGE = 63  # of a product that the referee has not built
 
 
@@ -109,6 +110,8 @@ def _step(launched: Any, products: Sequence[str], images: list[bytes]) -> dict[s
             "block": [launched.threads, 1, 1],
             "shared": launched.shared,
             "parameters": launched.parameters.hex(),
+            "fields": [list(field) for field in launched.fields],
+            "prefers_shared": launched.shared > _MOST_USUAL_SHARED,
         }
     image = products.index(launched.product) if launched.product in products else _UNKNOWN_IMAGE
     return {
@@ -119,6 +122,7 @@ def _step(launched: Any, products: Sequence[str], images: list[bytes]) -> dict[s
         "block": list(launched.shape[3:]),
         "shared": launched.shared,
         "parameters": launched.parameters.hex(),
+        "fields": [list(field) for field in launched.fields],
     }
 
 

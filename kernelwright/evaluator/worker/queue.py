@@ -15,7 +15,7 @@ from kernelwright.evaluator.driver.cuda import DeviceMapping, Driver, Launch
 from kernelwright.evaluator.wire import queue as wire
 
 _STATE_BYTES = 256  # what the kernels of a call tell each other, and their counters
-_SUM_AT, _DONE_AT, _OPENED_AT = 64, 128, 192
+_SUM_AT, _DONE_AT, _OPENED_AT, _UNUSED_AT = 64, 128, 192, 248
 
 
 class _Pieces(ctypes.Structure):
@@ -90,6 +90,8 @@ class Queue:
         whole = self._shape(slot_bytes // 16)
         room = _pieces(list(zip(rooms.offsets, rooms.sizes, strict=True)))
         kept = []
+        self._driver.clear(self._state + _UNUSED_AT, 4)  # the device turns to this process before the first reveal
+        self._driver.synchronize(0)
         for number in range(first, first + calls):
             self._entered.value = number
             current = c_uint64(self._state)

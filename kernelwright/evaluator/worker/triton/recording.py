@@ -35,7 +35,10 @@ _SCRATCH_POINTERS = 2  # that end the parameters of every kernel: global and pro
 
 
 class TritonLaunch(NamedTuple):
-    """One launch: machine code and the kernel's name in it, blocks and threads, dynamic shared memory, parameters."""
+    """One launch: machine code and the kernel's name in it, blocks and threads, dynamic shared memory, parameters.
+
+    fields: offset and size of each parameter.
+    """
 
     image: bytes
     name: str
@@ -43,6 +46,7 @@ class TritonLaunch(NamedTuple):
     threads: int
     shared: int
     parameters: bytes
+    fields: tuple[tuple[int, int], ...]
 
 
 @contextlib.contextmanager
@@ -60,7 +64,8 @@ def record_launches(found: list[Any], unknown: list[str]) -> Iterator[None]:
 
         def launch(*given: Any) -> Any:
             try:
-                found.append(_launched(kernel, given))
+                if all(given[:3]):  # Triton leaves out an empty grid
+                    found.append(_launched(kernel, given))
             except Exception as reason:  # noqa: BLE001 - a recording must not change what the candidate does
                 unknown.append(f"triton: {reason}")
             return launcher(*given)
@@ -81,31 +86,34 @@ class _Unknown(Exception):
 def _launched(kernel: Any, given: Sequence[Any]) -> TritonLaunch:
     """``given``: grid, stream, function, metadata, hooks, and from the tenth on the kernel's arguments."""
     metadata = kernel.metadata
-    for name in ("launch_cooperative_grid", "launch_pdl", "global_scratch_size", "profile_scratch_size"):
+    # Without launch_pdl a kernel waits for the end of the one before it: that is only stricter.
+    for name in ("launch_cooperative_grid", "global_scratch_size", "profile_scratch_size"):
         if getattr(metadata, name, 0):
             raise _Unknown(name)
     if getattr(metadata, "num_ctas", 1) != 1:
         raise _Unknown("clusters")
     grid = int(given[0]), int(given[1]), int(given[2])
-    parameters = parameters_of(kernel.src.signature, given[9:])
-    return TritonLaunch(
-        bytes(kernel.kernel), str(kernel.name), grid, _WARP * metadata.num_warps, metadata.shared, parameters
-    )
+    parameters, fields = parameters_of(kernel.src.signature, given[9:])
+    threads = _WARP * metadata.num_warps
+    return TritonLaunch(bytes(kernel.kernel), str(kernel.name), grid, threads, metadata.shared, parameters, fields)
 
 
-def parameters_of(signature: Mapping[str, str], values: Sequence[Any]) -> bytes:
-    """The parameters of a launch as they lie in memory, each at a multiple of its size. Constants are no parameters.
+def parameters_of(signature: Mapping[str, str], values: Sequence[Any]) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+    """The parameters of a launch as they lie in memory, each at a multiple of its size, and offset and size of each.
+
+    Constants are no parameters.
 
     Raises:
         _Unknown: one of them is neither a pointer nor a number.
     """
-    whole = bytearray()
-    for kind, value in zip(signature.values(), values, strict=True):
-        if kind == "constexpr":
-            continue
-        raw = _raw(kind, value)
-        whole += bytes(-len(whole) % len(raw)) + raw
-    return bytes(whole + bytes(-len(whole) % 8) + bytes(8 * _SCRATCH_POINTERS))
+    whole, fields = bytearray(), []
+    given = zip(signature.values(), values, strict=True)
+    all_raw = [_raw(kind, value) for kind, value in given if kind != "constexpr"]
+    for raw in [*all_raw, *[bytes(8)] * _SCRATCH_POINTERS]:
+        whole += bytes(-len(whole) % len(raw))
+        fields.append((len(whole), len(raw)))
+        whole += raw
+    return bytes(whole), tuple(fields)
 
 
 def _raw(kind: Any, value: Any) -> bytes:
