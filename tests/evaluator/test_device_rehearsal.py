@@ -14,7 +14,6 @@ from kernelwright.evaluator import Check, Confirm, Referee
 from kernelwright.evaluator.device import clock
 from kernelwright.evaluator.device.clock import DeviceWorkers
 from kernelwright.evaluator.device.examine import Examiner
-from kernelwright.evaluator.device.pool import DevicePool
 from kernelwright.evaluator.own.trace import kernel_names
 from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
 from kernelwright.evaluator.profile.ncu import parse_raw
@@ -149,25 +148,6 @@ def test_weights_reach_the_device(rehearsal):
         assert right.status is Status.PASSED, right.reason
         wrong = session.judge(Candidate(problem_id="linear", source=STALE, backend="cpp"), control=True).verdict
         assert wrong.status is Status.INCORRECT_NUMERICAL, wrong.reason
-
-
-DROPOUT = make_problem(
-    SOFTMAX_PROBLEM.replace("torch.softmax(x, dim=-1)", "torch.dropout(x, 0.5, True) + x").replace(
-        '"category": "softmax",', '"category": "elementwise",\n    "randomness": "seeded",'
-    ),
-    "dropout",
-)
-
-
-def test_calls_are_told_their_seeds_beforehand(rehearsal, monkeypatch):
-    """A seed that was read from the device would make each call wait."""
-    source = DROPOUT.source.replace("class Model(", "class ModelNew(")
-    given = Candidate(problem_id=DROPOUT.id, source=source, backend="cpp")
-    with rehearsal.open(DROPOUT, baselines=("eager",)) as session:
-        right = session.judge(given, Check(), control=True).verdict
-        assert right.status is Status.PASSED, right.reason
-        monkeypatch.setattr(DevicePool, "seeds", lambda pool, slots: [7 for _ in slots])
-        assert session.judge(given, Check(), control=True).verdict.status is Status.INCORRECT_NUMERICAL
 
 
 CUDA_SOURCE = """

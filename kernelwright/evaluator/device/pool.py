@@ -28,7 +28,6 @@ __all__ = ["DevicePool", "DeviceSource", "Filling", "drawn"]
 _OTHER_SHARE = 1 / 16  # of slots that come from other distributions than the plain one
 _ONE = int(np.float32(1.0).view(np.uint32))
 _ALIGNMENT = 16
-_SEED_BYTES = 8
 
 
 class Filling(NamedTuple):
@@ -237,15 +236,6 @@ class DevicePool:
     def label(self, slot: int) -> str:
         """The distribution that a slot holds."""
         return self._labels[slot]
-
-    def seeds(self, slots: Sequence[int] | np.ndarray) -> list[int]:
-        """The seeds of the calls on slots; none if the problem's calls take none."""
-        if not self.variant.plan.seeded:
-            return []
-        spec = self.variant.inputs[-1]
-        places = (self.at(int(slot)) for slot in slots)
-        found = (self._keeper.get(memory, _SEED_BYTES, at + spec.offset) for memory, at in places)
-        return [int.from_bytes(seed, "little", signed=True) for seed in found]
 
     def seal(self, slots: Sequence[int] | np.ndarray, keys: Sequence[int] | np.ndarray, to: Memory) -> None:
         """Write slots, sealed with their keys, into a contestant's memory, one after another in the given order."""

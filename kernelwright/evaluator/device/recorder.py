@@ -203,9 +203,7 @@ class ReplaySide(QueuedSide):
             env=self._station.device.variables(),  # and none of ours, which may hold keys
         )
 
-    def _served(
-        self, variant: Variant, keys: np.ndarray, opened: Sequence[int], seeds: Sequence[int], call_timeout_s: float
-    ) -> QueueWindow:
+    def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:
         assert self._replay is not None
         self._replay.enqueue(self.queue.first_call(), len(keys))
         window = self.queue.window(

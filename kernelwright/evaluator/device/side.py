@@ -112,20 +112,15 @@ class QueuedSide(Seat):
                 self._map(pool, len(opened))
             keys = fresh_keys(len(slots))
             pool.seal(slots, keys, self._held[0])
-            found = self._served(pool.variant, keys, opened, pool.seeds(slots), call_timeout_s)
+            found = self._served(pool.variant, keys, opened, call_timeout_s)
             outputs = self._opened(pool.variant, found)
         finally:
             self.freeze()
         return Window(found.durations_ns, outputs, np.zeros(0), found.keys)
 
     @abstractmethod
-    def _served(
-        self, variant: Variant, keys: np.ndarray, opened: Sequence[int], seeds: Sequence[int], call_timeout_s: float
-    ) -> QueueWindow:
-        """Have a window's calls enqueued, and reveal them.
-
-        ``seeds``: of the calls, if they take some. They are told beforehand: reading one from the device would wait.
-        """
+    def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:
+        """Have a window's calls enqueued, and reveal them."""
 
     @abstractmethod
     def _described(self, calls: Sequence[int]) -> Any:
@@ -312,9 +307,7 @@ class DeviceSide(QueuedSide, WorkerSeat):
         """Whether it waits for its device in its calls, so that they cannot be enqueued ahead."""
         return self._waited >= _WAITS
 
-    def _served(
-        self, variant: Variant, keys: np.ndarray, opened: Sequence[int], seeds: Sequence[int], call_timeout_s: float
-    ) -> QueueWindow:
+    def _served(self, variant: Variant, keys: np.ndarray, opened: Sequence[int], call_timeout_s: float) -> QueueWindow:
         asked: dict[str, Any] = {"first": self.queue.first_call(), "calls": len(keys)}
         if self._idle is not None:
             operation = "serve_nothing"
@@ -322,7 +315,7 @@ class DeviceSide(QueuedSide, WorkerSeat):
             asked |= {"wait": not self._idle.ahead}
         else:
             operation = "serve"
-            asked |= {"keep": self.keeps_outputs} | ({"seeds": list(seeds)} if seeds else {})
+            asked |= {"keep": self.keeps_outputs}
         replied = False
 
         def check_alive() -> None:

@@ -94,8 +94,9 @@ class Call:
                     torch.Tensor.copy_(tensor, values[self.draw])  # the tensor's own copy_ could notice the moment
         if plan.seeded:
             seed = int(hidden[-1])
-            for generator in (torch.default_generator, *torch.cuda.default_generators):
-                generator.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
+            if hidden[-1].is_cuda:
+                torch.cuda.default_generators[hidden[-1].device.index].manual_seed(seed)
         if plan.gradients is None:
             outputs = flatten_outputs(self._model(*inputs))
         else:

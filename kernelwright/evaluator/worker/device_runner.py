@@ -215,23 +215,16 @@ class DeviceRunner(Runner):
 
     # ------------------------------------------------------------------------------------------ calls
 
-    def do_serve(self, fds: list[int], first: int, calls: int, keep: bool, seeds: Sequence[int] = ()) -> None:
+    def do_serve(self, fds: list[int], first: int, calls: int, keep: bool) -> None:
         """Enqueue the calls of one window, and wait until all are done.
 
-        Args:
-            keep: outputs live until the window ends, so that none can lie where another one does. Otherwise each is
-                freed before the next call, which then finds its memory in the caches, as in a replay.
-            seeds: of the calls, if they take some.
+        ``keep``: outputs live until the window ends, so that none can lie where another one does. Otherwise each is
+        freed before the next call, which then finds its memory in the caches, as in a replay.
         """
         import torch
 
-        forward, left = self._in_stream(), iter(seeds)
-
-        def seeded(*arguments: Any) -> Any:
-            return forward(*arguments[:-1], next(left))
-
         with blamed("forward", self.filename), torch.no_grad():
-            self._serve(seeded if seeds else forward, first, calls, keep=keep)
+            self._serve(self._in_stream(), first, calls, keep=keep)
 
     def do_serve_nothing(
         self, fds: list[int], first: int, calls: int, outputs: list[Any], fill: bool, wait: bool
