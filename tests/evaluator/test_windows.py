@@ -9,7 +9,7 @@ import pytest
 
 from kernelwright.evaluator.accuracy.budget import Reduction
 from kernelwright.evaluator.accuracy.trials import Trial, Truth
-from kernelwright.evaluator.device.empty import Empty, EmptyCalls
+from kernelwright.evaluator.device.empty import Beyond, Empty, EmptyCalls
 from kernelwright.evaluator.device.recorder import ReplaySide
 from kernelwright.evaluator.device.side import DeviceSide, Idle
 from kernelwright.evaluator.device.turns import DeviceTurns
@@ -149,17 +149,19 @@ def on_device(kind, name: str, pool: Pool, mean_ms: float, *, waits: bool = Fals
     [
         (DeviceSide, False, (0.5 - 0.13) / 0.3),  # E's upper limit, off the reference alone
         (DeviceSide, True, (0.5 - 0.25) / 0.3),
-        (ReplaySide, False, (0.5 - 0.08) / (0.3 - 0.08)),  # its lower limit, off both
-        (ReplaySide, True, (0.5 - 0.25) / (0.3 - 0.08)),
+        (ReplaySide, False, (0.5 - 0.08) / (0.3 - 0.08 - 0.02)),  # its lower limit, off both, and a replay's own
+        (ReplaySide, True, (0.5 - 0.25) / (0.3 - 0.08 - 0.02)),
     ],
     ids=["queue", "queue beside a reference that waits", "replay", "replay beside a reference that waits"],
 )
 def test_a_device_claims_no_more_than_an_empty_call_leaves_certain(ours, waits, claimed):
     pool = Pool()
     sides = on_device(ours, "candidate", pool, 0.3), on_device(DeviceSide, "eager", pool, 0.5, waits=waits)
-    for turn in turns(pool, *sides, kind=DeviceTurns, empty=(USUAL_MS, lambda: WAITING_MS)):
+    beyond = Beyond(0.03, 0.01)
+    for turn in turns(pool, *sides, kind=DeviceTurns, empty=(USUAL_MS, lambda: WAITING_MS), beyond=beyond):
         assert np.exp(turn.claims["eager"]) == pytest.approx(claimed)
-        assert turn.latency_ms == pytest.approx({"candidate": 0.2, "eager": 0.3 if waits else 0.4})
+        candidate_ms = 0.2 - (0.03 if ours is ReplaySide else 0.0)
+        assert turn.latency_ms == pytest.approx({"candidate": candidate_ms, "eager": 0.3 if waits else 0.4})
 
 
 def test_a_candidate_that_pretends_to_wait_is_not_shown_faster():
@@ -199,8 +201,28 @@ class EmptyWorker:
     ids=["filled", "where nothing can be filled", "waiting"],
 )
 def test_empty_calls_are_of_the_kind_that_a_side_takes(fill_ms, ahead, found):
-    empties = EmptyCalls(lambda: EmptyWorker(fill_ms), 1.0)
+    empties = EmptyCalls(lambda: EmptyWorker(fill_ms), lambda pool: pytest.fail("nothing is replayed"), 1.0)
     assert empties.measured("a shape", Pool(), 16, ahead=ahead) == pytest.approx(found)
+
+
+def test_what_a_replays_door_costs_beyond_a_workers_is_measured_once():
+    opened = []
+
+    class IdleReplay(EmptyWorker):
+        def window(self, order, reads, *, call_timeout_s: float):
+            return SimpleNamespace(mean_ms=0.19)
+
+        def end(self) -> None:
+            opened.append("and ended")
+
+    def open_replay(pool):
+        opened.append("opened")
+        return IdleReplay(None)
+
+    empties = EmptyCalls(lambda: EmptyWorker(None), open_replay, 1.0)
+    for _ in range(2):
+        assert empties.beyond("a shape", Pool(), 16) == pytest.approx((0.05, 0.0))
+    assert opened == ["opened", "and ended"]
 
 
 @pytest.mark.parametrize("knows", [True, False])

@@ -19,12 +19,12 @@ from kernelwright.errors import MachineError
 from kernelwright.evaluator.accuracy.redraws import Redraws
 from kernelwright.evaluator.accuracy.trials import CheckSet, Variant
 from kernelwright.evaluator.device.asker import DeviceAsker
-from kernelwright.evaluator.device.empty import Empty, EmptyCalls
+from kernelwright.evaluator.device.empty import Beyond, Empty, EmptyCalls
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.judging import DeviceComparison, DeviceJudge
 from kernelwright.evaluator.device.keeper_client import OUT_OF_MEMORY, KeeperError
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
-from kernelwright.evaluator.device.recorder import Recorder, ReplaySide
+from kernelwright.evaluator.device.recorder import Recorder, ReplaySide, idle_replay
 from kernelwright.evaluator.device.replay import CannotReplay
 from kernelwright.evaluator.device.side import DeviceSide
 from kernelwright.evaluator.device.station import Station
@@ -132,7 +132,7 @@ class DeviceClockwork(Clockwork):
         self._never_replayed: dict[str, str] = {}  # why, by source
         self._launches = _USUAL_LAUNCHES
         self._usual_empty = Empty(0.0, 0.0, 0.0, 0.0)  # as last measured
-        self._empties = EmptyCalls(self._empty_side, self._settings.call_timeout_s)
+        self._empties = EmptyCalls(self._empty_side, self._idle_replay, self._settings.call_timeout_s)
         self._trials: DeviceTrials | None = None
         self._device_sources: dict[tuple[str, int], DeviceSource] = {}
 
@@ -212,10 +212,12 @@ class DeviceClockwork(Clockwork):
         try:
             overwrites = self._overwrites(sides, check_set, replayed=replay is not None)
             sides[0] = replay or ours
+            beyond = Beyond(0.0, 0.0) if replay is None else self._beyond(check_set)
             with super().turns(sides, check_set, read_times, redraws) as turns:
                 assert isinstance(turns, DeviceTurns)
                 waiting = functools.cache(functools.partial(self._empty_calls, check_set, ahead=False))
                 turns.empty = self._usual_empty, waiting
+                turns.beyond = beyond
                 turns.overwrites = overwrites
                 yield turns
         finally:
@@ -337,6 +339,21 @@ class DeviceClockwork(Clockwork):
         pool = self._pool(check_set, 0, calls)
         assert isinstance(pool, DevicePool)
         return self._empties.measured(check_set.id, pool, calls, ahead=ahead)
+
+    def _beyond(self, check_set: CheckSet) -> Beyond:
+        calls = self._few_calls(check_set)
+        pool = self._pool(check_set, 0, calls)
+        assert isinstance(pool, DevicePool)
+        found = self._empties.beyond(check_set.id, pool, calls)
+        self.remarks["device-clock"] += f"; a replay's empty call takes {1e3 * found.mean_ms:+.3g} us more"
+        return found
+
+    def _idle_replay(self, pool: DevicePool) -> ReplaySide:
+        side = self._empty_side()
+        try:
+            return idle_replay(side.client, self.station, pool.variant)
+        finally:
+            side.end()
 
     def _empty_side(self) -> DeviceSide:
         side = self._workers.bare("empty")

@@ -1,4 +1,4 @@
-"""What an empty call takes on a device: the cost of the queue itself, by a worker that holds only code of ours."""
+"""What an empty call takes on a device: the cost of the queue itself, by processes that hold only code of ours."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 
 from kernelwright.errors import MachineError
 from kernelwright.evaluator.device.pool import DevicePool
+from kernelwright.evaluator.device.recorder import ReplaySide
+from kernelwright.evaluator.device.replay import CannotReplay
 from kernelwright.evaluator.device.side import DeviceSide, Idle
 from kernelwright.evaluator.figures.control_chart import Chart
 from kernelwright.evaluator.wire.claims import WorkerFailed
 
-__all__ = ["Empty", "EmptyCalls"]
+__all__ = ["Beyond", "Empty", "EmptyCalls"]
 
 _WINDOWS = 5
 
@@ -36,12 +38,29 @@ class Empty(NamedTuple):
         return max(self.mean_ms - self.spread_ms, 0.0)
 
 
+class Beyond(NamedTuple):
+    """By how many ms an empty call of a replay takes longer than a worker's: their mean, and from it to its limit."""
+
+    mean_ms: float
+    spread_ms: float
+
+
 class EmptyCalls:
     """Measures empty calls, and keeps a control chart of each kind over a session."""
 
-    def __init__(self, open_side: Callable[[], DeviceSide], call_timeout_s: float) -> None:
-        """``open_side`` starts a worker of ours, on first use and after one has ended."""
+    def __init__(
+        self,
+        open_side: Callable[[], DeviceSide],
+        open_replay: Callable[[DevicePool], ReplaySide],
+        call_timeout_s: float,
+    ) -> None:
+        """``open_side`` starts a worker of ours, on first use and after one has ended.
+
+        ``open_replay`` makes a replay of a call that computes nothing.
+        """
         self._open = open_side
+        self._open_replay = open_replay
+        self._beyond: dict[str, Beyond] = {}
         self._timeout_s = call_timeout_s
         self._side: DeviceSide | None = None
         self._charts: dict[tuple[str, Idle], Chart] = {}
@@ -80,6 +99,37 @@ class EmptyCalls:
             return filling._replace(most_ms=max(filling.most_ms, nothing.most_ms), idle_ms=nothing.mean_ms)
         except WorkerFailed as failed:
             raise MachineError(f"the empty worker failed: {failed.failure.message}") from None
+
+    def beyond(self, shape: str, pool: DevicePool, calls: int) -> Beyond:
+        """By how much a replay's empty calls take longer than a worker's, measured once for each shape, in turns.
+
+        Raises:
+            MachineError: the worker or the replay failed.
+        """
+        if shape not in self._beyond:
+            replay = self._open_replay(pool)
+            try:
+                self._beyond[shape] = self._apart(pool, calls, replay)
+            except WorkerFailed as failed:
+                raise MachineError(f"an idle replay failed: {failed.failure.message}") from None
+            except CannotReplay as failed:
+                raise MachineError(f"an idle replay failed: {failed}") from None
+            finally:
+                replay.end()
+        return self._beyond[shape]
+
+    def _apart(self, pool: DevicePool, calls: int, replay: ReplaySide) -> Beyond:
+        chart, order, side = Chart(), np.arange(calls), self._worker()
+        side.idle(Idle(fills=False, ahead=True))
+        sides = side, replay
+        for each in sides:
+            each.enter(pool)
+        found = []
+        for _ in range(_WINDOWS + 1):
+            usual, replayed = (each.window(order, [], call_timeout_s=self._timeout_s).mean_ms for each in sides)
+            found.append(replayed - usual)
+        chart.add(found[1:])
+        return Beyond(chart.mean, chart.upper - chart.mean)
 
     def _charted(self, shape: str, pool: DevicePool, calls: int, how: Idle, less_ms: float) -> Empty:
         chart = self._charts.setdefault((shape, how), Chart())

@@ -18,7 +18,15 @@ from kernelwright.evaluator.accuracy.trials import Variant
 from kernelwright.evaluator.device.keeper_client import Memory
 from kernelwright.evaluator.device.pool import DevicePool
 from kernelwright.evaluator.device.queue import QueueWindow
-from kernelwright.evaluator.device.replay import AddressTaken, CannotReplay, Plan, Replay, ReplayMemory, parse_plan
+from kernelwright.evaluator.device.replay import (
+    AddressTaken,
+    CannotReplay,
+    Plan,
+    PlanOutput,
+    Replay,
+    ReplayMemory,
+    parse_plan,
+)
 from kernelwright.evaluator.device.side import DeviceSide, QueuedSide, Shared
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.host.client import Client
@@ -28,11 +36,13 @@ from kernelwright.evaluator.timing.state import Place, places_from_claims, value
 from kernelwright.evaluator.wire.claims import WorkerFailed
 from kernelwright.sandbox import product_memfd
 
-__all__ = ["Recorder", "ReplaySide"]
+__all__ = ["Recorder", "ReplaySide", "idle_replay"]
 
 _LEAST_ARENA, _LEAST_GPU_ARENA = 256 << 20, 1 << 30  # Triton's autotuner alone takes 256 MB
 _MOST_CODE = 64 << 20  # bytes, with its plan
 _STARTS = 3  # of a process, which may have put something else at the recorded addresses
+_OUTPUTS_ALIGNED = 512
+_IDLE_BASE = 0x610000000000  # where the memory of a replay of nothing lies
 _TIMES = 4  # the bytes of inputs, weights and outputs that a candidate may take in all
 
 
@@ -250,3 +260,15 @@ class ReplaySide(QueuedSide):
         if self._replay is not None:
             self._replay.end()
             self._replay = None
+
+
+def idle_replay(client: Client, station: Station, variant: Variant) -> ReplaySide:
+    """A replay of a call that computes nothing, with outputs as large as a call's. ``client``: of any worker."""
+    places, at = [], variant.slot_bytes
+    for spec in variant.outputs:
+        at = -(-at // _OUTPUTS_ALIGNED) * _OUTPUTS_ALIGNED
+        places.append(PlanOutput(at=_IDLE_BASE + at, size=spec.span_bytes))
+        at += spec.span_bytes
+    plan = Plan(steps=[], place=_IDLE_BASE, outputs=places)
+    arena, fd = station.keeper.share(at)
+    return ReplaySide("empty", client, station, plan, [], arena, ReplayMemory(fd, arena.size, _IDLE_BASE), [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from kernelwright.evaluator.device.empty import Empty
+from kernelwright.evaluator.device.empty import Beyond, Empty
 from kernelwright.evaluator.device.queue import certified_speedup
 from kernelwright.evaluator.device.recorder import ReplaySide
 from kernelwright.evaluator.device.side import DeviceSide
@@ -25,10 +25,12 @@ class DeviceTurns(Turns):
 
     Attributes:
         empty: what empty calls take, in ms: usual ones, and those of a side that waits for its device in its calls.
+        beyond: by how much a replay's take longer.
         overwrites: whether the candidate's calls overwrite the output of the call before, and the reference's do not.
     """
 
     empty: tuple[Empty, Callable[[], Empty]]
+    beyond = Beyond(0.0, 0.0)
     overwrites = False
 
     def _empty_of(self, side: Seat) -> Empty:
@@ -36,6 +38,8 @@ class DeviceTurns(Turns):
         return waiting() if isinstance(side, DeviceSide) and side.synchronising else usual
 
     def _empty_ms(self, side: Seat) -> float:
+        if isinstance(side, ReplaySide):
+            return self.empty[0].mean_ms + self.beyond.mean_ms
         mean_ms = self._empty_of(side).mean_ms
         return min(mean_ms, self.empty[0].mean_ms) if is_foreign(side.name) else mean_ms  # it may only pretend to wait
 
@@ -43,8 +47,8 @@ class DeviceTurns(Turns):
         """See :meth:`Turns._claimed`.
 
         In a replay the door is ours, so its cost is taken off both sides, at its lower limit: a larger one would make
-        a greater speedup. Against a rival, which runs foreign code as well, nothing can be certified: the estimate
-        decides races.
+        a greater speedup. What a replay's door costs beyond a worker's is taken off at its lower limit as well.
+        Against a rival, which runs foreign code as well, nothing can be certified: the estimate decides races.
         """
         ours, *others = self._sides
         raw, replayed = windows[ours.name].mean_ms, isinstance(ours, ReplaySide)
@@ -54,9 +58,10 @@ class DeviceTurns(Turns):
             if is_foreign(side.name):
                 speedup = latency_ms[side.name] / latency_ms[ours.name]
             elif replayed:
-                least = self.empty[0].least_ms
+                least, beyond = self.empty[0].least_ms, self.beyond
                 taken = least if empty is self.empty[0] else empty.most_ms
-                speedup = max(theirs - taken, _LEAST_MS) / max(raw - least, _LEAST_MS)
+                own = max(raw - least - (beyond.mean_ms - beyond.spread_ms), _LEAST_MS)
+                speedup = max(theirs - taken, _LEAST_MS) / own
             else:
                 speedup = max(certified_speedup(theirs, raw, empty.most_ms), _LEAST_MS / raw)
             claimed[side.name] = math.log(speedup)
