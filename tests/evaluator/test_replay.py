@@ -123,6 +123,12 @@ def test_a_plan_is_replayed_and_its_outputs_are_right(machine):
             assert np.all(window.durations_ns > 0)
 
 
+def test_the_driver_may_name_its_threads_in_a_confined_replay(machine, monkeypatch):
+    monkeypatch.setenv("KW_STANDIN_NASTY", "names")
+    with Confirmation(machine, claim(launch())) as one:
+        assert one.window()[1] == [0] * SLOTS
+
+
 def test_copies_and_fills_are_replayed(machine):
     middle = ARENA + (2 << 20)
     steps = [
