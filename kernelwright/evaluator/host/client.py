@@ -184,6 +184,9 @@ class Client:
         if self._closed:
             return None
         self._closed = True
+        for fd in self._early[1] if self._early else ():
+            os.close(fd)
+        self._early = None
         self.sock.close()
         return self.worker.kill()
 

@@ -391,6 +391,8 @@ class _Facts:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             arguments, self.outputs = run(seed)
+        for warning in said:
+            warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno)
         varies = any(_VARIES in str(warning.message) for warning in said)
         alike = _all_close if varies else _all_same
         self.written = [
