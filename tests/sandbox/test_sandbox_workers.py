@@ -76,6 +76,7 @@ def test_what_a_worker_sees_of_itself(start, sandbox):
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
     assert not [name for name in seen["env"] if name.startswith(("PYTEST", "VIRTUAL"))]
     assert seen["torch_loaded"] == worker.warm
+    assert seen["scratch"] == seen["env"]["TMPDIR"]
     if os.geteuid() == 0:
         assert seen["uid"] >= 61010
     if sandbox.name == "bwrap":

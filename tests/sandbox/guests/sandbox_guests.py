@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 
 from kernelwright.sandbox.messages import recv_message, send_message
@@ -45,10 +46,18 @@ def look(payload):
         "fds": sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in range(64) if _is_open(fd)),
         "root": _list("/"),
         "home": _list("/root"),
+        "scratch": _scratch(),
         "torch_loaded": "torch" in sys.modules,
         "ours": sorted(name for name in sys.modules if name.startswith("kernelwright.")),
         "payload": payload,
     }
+
+
+def _scratch():
+    """Where a temporary file was made, without a name."""
+    with tempfile.TemporaryFile() as file:
+        file.write(b"kept for now")
+    return tempfile.gettempdir()
 
 
 def forbidden(payload):
