@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from referee_candidates import KERNEL, RIGHT, candidate
@@ -18,6 +20,7 @@ from kernelwright.evaluator.own.trace import kernel_names
 from kernelwright.evaluator.profile.gpu_ceilings import parse_ceilings
 from kernelwright.evaluator.profile.ncu import parse_raw
 from kernelwright.evaluator.profile.winner import Faults
+from kernelwright.evaluator.timing.workers import Workers
 from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed
 from kernelwright.evaluator.worker.program import JOB, MODULE, job_files
@@ -140,6 +143,25 @@ def test_one_buffer_for_all_calls_overwrites_what_a_user_still_holds(judge, sess
         verdict = judge(candidate("y = kept.setdefault(tuple(y.shape), y).copy_(y)", top="kept = {}")).verdict
     assert verdict.status is Status.REWARD_HACK, (verdict.status, verdict.reason)
     assert "overwrites" in verdict.reason
+
+
+@pytest.mark.parametrize("kind", [Workers, DeviceWorkers])
+def test_workers_that_start_together_all_start_or_none_stays(kind):
+    ended, sides = [], [SimpleNamespace(name=name) for name in "abc"]
+    for side in sides:
+        side.end = functools.partial(ended.append, side.name)
+
+    def fails(name):
+        raise ValueError(name)
+
+    whole = [lambda side=side: side for side in sides]
+    assert kind.start_all(None, whole) == sides
+    assert ended == []
+    broken = [whole[0], functools.partial(fails, "first"), whole[2], functools.partial(fails, "second")]
+    with pytest.raises(ValueError, match="first"):
+        kind.start_all(None, broken)
+    assert "a" in ended
+    assert set(ended) == ({"a", "c"} if kind is DeviceWorkers else {"a"})
 
 
 def test_weights_reach_the_device(rehearsal):
