@@ -45,7 +45,7 @@ def perform(control: socket.socket, plan: Mapping[str, Any], sock_fd: int | None
     os.environ.clear()
     os.environ.update(plan["env"])
     if "tempfile" in sys.modules:  # a zygote may have asked for its folder, before TMPDIR was this one
-        sys.modules["tempfile"].tempdir = None
+        vars(sys.modules["tempfile"])["tempdir"] = None
     if plan["kind"] == "exec":
         _execute(plan["argv"])
     assert sock_fd is not None
