@@ -133,7 +133,7 @@ def _cpu_name() -> str:
 
 
 def _gpu() -> Check:
-    from kernelwright.evaluator import find_device, read_state
+    from kernelwright.evaluator import find_device, read_state, use_by_others
 
     device = find_device()
     if device is None:
@@ -141,7 +141,9 @@ def _gpu() -> Check:
         return Check("gpu", "absent", "no NVIDIA device", hint)
     memory = f"{device.memory_bytes / 2**30:.0f} GiB"
     state = ", ".join(f"{name} {value}" for name, value in read_state(device).items())
-    return Check("gpu", "ok", f"{device.name} ({device.architecture}, {memory}), driver {device.driver}; {state}")
+    whole = f"{device.name} ({device.architecture}, {memory}), driver {device.driver}; {state}"
+    others = use_by_others(device)
+    return Check("gpu", "ok", f"{whole}; {others}" if others else whole)
 
 
 def _first_line(command: list[str]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         pass_at_k,
         sol_score,
     )
-    from kernelwright.evaluator.host.device import Device, find_device, read_state
+    from kernelwright.evaluator.host.device import Device, find_device, read_state, use_by_others
     from kernelwright.evaluator.host.environment import environment
     from kernelwright.evaluator.host.host import device_of
     from kernelwright.evaluator.profile.facts import device_facts
@@ -48,6 +48,7 @@ __all__ = [
     "pass_at_k",
     "read_state",
     "sol_score",
+    "use_by_others",
 ]
 
 _HOMES = {
@@ -71,6 +72,7 @@ _HOMES = {
     "kernel_backends": "screen.screening",
     "pass_at_k": "figures.metrics",
     "read_state": "host.device",
+    "use_by_others": "host.device",
     "sol_score": "figures.metrics",
 }
 

@@ -22,7 +22,16 @@ from typing import Any, NamedTuple
 
 from kernelwright.config import Settings
 from kernelwright.datasets import load_suite
-from kernelwright.evaluator import Confirm, Device, ProblemSession, Referee, Search, environment, read_state
+from kernelwright.evaluator import (
+    Confirm,
+    Device,
+    ProblemSession,
+    Referee,
+    Search,
+    environment,
+    read_state,
+    use_by_others,
+)
 from kernelwright.evaluator.device.keeper_client import Keeper
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.driver.cuda import Driver, DriverError
@@ -82,6 +91,7 @@ def machine(context: Context, tell: Tell) -> None:
     """Environment, state, and what the driver says that the device can do."""
     tell("environment", environment(1, context.device).model_dump(mode="json"))
     began = time.monotonic()
+    tell("others", use_by_others(context.device) or "none seen")
     tell("state", read_state(context.device))
     tell("state asked, s", time.monotonic() - began)  # each verdict asks twice
     tell("memory of the host, GB", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9)

@@ -14,7 +14,8 @@ import pytest
 from kernelwright.config import Settings
 from kernelwright.evaluator import Referee
 from kernelwright.evaluator.builds.builder import BuildService
-from kernelwright.evaluator.host.device import CPU, find_device, parse_state, read_state
+from kernelwright.evaluator.device.station import Station
+from kernelwright.evaluator.host.device import CPU, find_device, parse_state, read_state, use_by_others
 
 ROOT = Path(__file__).parents[2]
 H100 = "0, NVIDIA H100 80GB HBM3, GPU-11111111-2222-3333-4444-555555555555, 9.0, 81559, 580.159.04, Disabled\n"
@@ -65,6 +66,69 @@ def test_workers_find_packages_in_folders_of_their_own(monkeypatch, tmp_path):
 def test_the_environment_chooses(visible, architecture):
     device = find(H100 + A100, CUDA_VISIBLE_DEVICES=visible)
     assert (device.architecture if device else None) == architecture
+
+
+DIVIDED = H100.replace("Disabled", "Enabled")
+LISTED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-11111111-2222-3333-4444-555555555555)
+  MIG 3g.40gb     Device  0: (UUID: MIG-aaaaaaaa-0000-0000-0000-000000000000)
+  MIG 1g.10gb     Device  1: (UUID: MIG-bbbbbbbb-0000-0000-0000-000000000000)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-99999999-2222-3333-4444-555555555555)
+  MIG 7g.40gb     Device  0: (UUID: MIG-cccccccc-0000-0000-0000-000000000000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "part"),
+    [
+        (None, "MIG-aaaaaaaa"),
+        ("0", "MIG-aaaaaaaa"),
+        ("MIG-bbbbbbbb-0000-0000-0000-000000000000", "MIG-bbbbbbbb"),
+        ("MIG-cccccccc-0000-0000-0000-000000000000", None),
+    ],
+)
+def test_of_a_divided_gpu_a_part_is_taken(visible, part):
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    device = find_device(lambda arguments: LISTED if arguments == ("-L",) else DIVIDED, env)
+    assert (device.uuid[:12] if device else None) == part
+    if device is not None:
+        assert device.name == f"NVIDIA H100 80GB HBM3 MIG {'1g.10gb' if 'bbbb' in device.uuid else '3g.40gb'}"
+        assert device.variables()["CUDA_VISIBLE_DEVICES"] == device.uuid
+        asked = []
+        read_state(device, lambda arguments: asked.append(arguments) or "")
+        assert asked[0][0] == "--id=GPU-11111111-2222-3333-4444-555555555555"
+
+
+def test_a_divided_gpu_without_parts_is_not_taken():
+    second = find_device(lambda arguments: "" if arguments == ("-L",) else DIVIDED + A100, {})
+    assert second.name == "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("0, 4\n", ""),
+        ("37, 4\n", "37% busy"),
+        ("0, 12288\n", "12.0 GiB were taken"),
+        ("[N/A], [N/A]\n", ""),
+        ("", ""),
+    ],
+)
+def test_what_others_take_of_a_device_is_told(told, said):
+    found = use_by_others(find(H100), lambda arguments: told)
+    assert said in found
+    assert bool(found) is bool(said)
+    assert use_by_others(CPU, lambda arguments: told) == ""
+
+
+def test_use_by_others_is_a_finding(stand_in_device, tmp_path, monkeypatch):
+    monkeypatch.setattr("kernelwright.evaluator.device.station.use_by_others", lambda device: "others use this GPU")
+    settings = Settings(cache_dir=tmp_path / "cache", sandbox="none")
+    with Referee(settings, device=stand_in_device) as referee:
+        first = Station.of(referee.host, stand_in_device)
+        assert first.shared == "others use this GPU"
+        monkeypatch.setattr("kernelwright.evaluator.device.station.use_by_others", lambda device: "its own workers")
+        first.keeper.close()
+        assert Station.of(referee.host, stand_in_device).shared == "others use this GPU"
 
 
 @pytest.mark.parametrize("visible", ["", "-1"])

@@ -7,7 +7,9 @@ from referee_small_problems import LINEAR_PROBLEM, SOFTMAX_PROBLEM, make_problem
 
 from kernelwright.evaluator import Check, Confirm, Referee
 from kernelwright.evaluator.device import recorder
-from kernelwright.evaluator.device.replay import AddressTaken, Replay
+from kernelwright.evaluator.device.empty import EmptyCalls
+from kernelwright.evaluator.device.replay import AddressTaken, CannotReplay, Replay
+from kernelwright.evaluator.device.station import Station
 from kernelwright.records import Candidate, Stage, Status
 
 SOFTMAX = """
@@ -130,6 +132,22 @@ def test_a_replay_whose_addresses_are_taken_is_started_again(judge, monkeypatch,
     assert said(evaluation, "device-clock").startswith(said_first)
 
 
+def test_without_a_replay_of_nothing_the_bound_stays(judge, monkeypatch):
+    monkeypatch.setattr(EmptyCalls, "_apart", lambda *given: (_ for _ in ()).throw(CannotReplay("no memory for it")))
+    monkeypatch.setattr(EmptyCalls, "beyond", uncached(EmptyCalls.beyond))
+    evaluation = judge(f"{SOFTMAX}# without\n")
+    assert evaluation.verdict.status is Status.PASSED
+    assert "certified bound: no memory for it" in said(evaluation, "device-clock")
+
+
+def uncached(beyond):
+    def asked(empties, *given):
+        empties._beyond.clear()
+        return beyond(empties, *given)
+
+    return asked
+
+
 def test_a_replay_is_confirmed_in_fresh_processes(judge):
     verdict = judge(SOFTMAX, Confirm()).verdict
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.CONFIRMED), verdict.reason
@@ -166,11 +184,13 @@ def test_what_torch_computes_besides_keeps_the_bound(device_referee):
     assert "certified bound: torch computes in its calls: aten.add" in said(evaluation, "device-clock")
 
 
-def test_zeros_and_copies_of_torch_are_replayed(judge):
+def test_zeros_and_copies_of_torch_are_replayed(judge, device_referee, stand_in_device, monkeypatch):
+    monkeypatch.setattr(Station.of(device_referee.host, stand_in_device), "shared", "others use this GPU")
     source = SOFTMAX.replace("torch.empty_like(x)", "torch.zeros_like(x)").replace("return y", "return y.clone()")
     evaluation = judge(source)
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
     assert said(evaluation, "device-clock").startswith("timed by a replay of its 3 launches, copies and fills")
+    assert said(evaluation, "device-shared") == "others use this GPU"
 
 
 def test_a_plan_that_lacks_a_part_of_the_work_is_not_timed(judge):

@@ -94,6 +94,13 @@ def test_a_keeper_without_a_driver_says_so(rehearsed):
         Keeper("libnothing.so.1", images=rehearsed.images)
 
 
+@pytest.mark.parametrize("lacking", ["102", "103"])
+def test_a_device_that_cannot_share_memory_is_refused_with_a_way_out(rehearsed, monkeypatch, lacking):
+    monkeypatch.setenv("KW_STANDIN_WITHOUT", lacking)
+    with pytest.raises(KeeperError, match="with device = none, kernels are checked here and not timed"):
+        Keeper(rehearsed.library, images=rehearsed.images)
+
+
 def test_a_killed_keeper_is_told_as_such(keeper):
     os.kill(keeper.pid, 9)
     with pytest.raises(KeeperError, match="keeper of the device has ended"):

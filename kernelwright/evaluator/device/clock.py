@@ -208,6 +208,8 @@ class DeviceClockwork(Clockwork):
     @contextlib.contextmanager
     def turns(self, sides: list[Seat], check_set: CheckSet, read_times: ReadTimes, redraws: Redraws) -> Iterator[Turns]:
         """See :meth:`Clockwork.turns`. A candidate whose calls can be replayed is timed so."""
+        if self.station.shared:
+            self.remarks["device-shared"] = self.station.shared
         ours, replay = sides[0], self._replay_of(sides[0], check_set)
         try:
             overwrites = self._overwrites(sides, check_set, replayed=replay is not None)
@@ -244,6 +246,7 @@ class DeviceClockwork(Clockwork):
             replay = self._workers.replay_of(side, check_set.variants[0], pool)
             try:
                 self._see_right(replay, pool, check_set)
+                self._beyond(check_set)
             except BaseException:
                 replay.end()
                 raise
@@ -277,6 +280,7 @@ class DeviceClockwork(Clockwork):
             mean_ms = self._window_of(side, check_set, keep=False).mean_ms
             empty_us = 1e3 * self.empty_of(side, check_set).mean_ms
             took = f"in its own process a call took {1e3 * mean_ms:.6g} us, an empty one {empty_us:.6g} us"
+            took += f" ({1e3 * self._beyond(check_set).mean_ms:+.3g} us in a replay)"
             self.remarks["device-clock"] += f"; {took}"
         eager = next((s for s in sides if s.name == "eager"), None)
         if not self._reuses_memory(side, check_set):
@@ -344,9 +348,7 @@ class DeviceClockwork(Clockwork):
         calls = self._few_calls(check_set)
         pool = self._pool(check_set, 0, calls)
         assert isinstance(pool, DevicePool)
-        found = self._empties.beyond(check_set.id, pool, calls)
-        self.remarks["device-clock"] += f"; a replay's empty call takes {1e3 * found.mean_ms:+.3g} us more"
-        return found
+        return self._empties.beyond(check_set.id, pool, calls)
 
     def _idle_replay(self, pool: DevicePool) -> ReplaySide:
         side = self._empty_side()

@@ -104,16 +104,14 @@ class EmptyCalls:
         """By how much a replay's empty calls take longer than a worker's, measured once for each shape, in turns.
 
         Raises:
-            MachineError: the worker or the replay failed.
+            CannotReplay: the worker or the replay failed.
         """
         if shape not in self._beyond:
             replay = self._open_replay(pool)
             try:
                 self._beyond[shape] = self._apart(pool, calls, replay)
             except WorkerFailed as failed:
-                raise MachineError(f"an idle replay failed: {failed.failure.message}") from None
-            except CannotReplay as failed:
-                raise MachineError(f"an idle replay failed: {failed}") from None
+                raise CannotReplay(f"a replay of nothing failed: {failed.failure.message}") from None
             finally:
                 replay.end()
         return self._beyond[shape]

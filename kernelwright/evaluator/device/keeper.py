@@ -27,6 +27,10 @@ from kernelwright.sandbox.messages import PeerClosed, ProtocolError, recv_messag
 
 __all__ = ["main"]
 
+_NO_SHARING = (
+    "its driver cannot share memory between processes by descriptors, which the referee needs; with device = none, "
+    "kernels are checked here and not timed"
+)
 _PATIENCE_S = 24 * 3600.0
 _SCRATCH_BYTES = 1 << 20
 _ZEROS_AT = 64  # in scratch, where a difference is summed up
@@ -97,6 +101,8 @@ class Keeper:
             DriverError: the device cannot be opened.
         """
         self._driver = driver = Driver(library, ordinal)
+        if not driver.granularity or not driver.attribute(Attribute.MEMORY_BY_DESCRIPTOR):
+            raise DriverError("opening the device", 0, _NO_SHARING)
         door, keeper = (driver.load(load(name)) for name in kernels.MODULES)
         self._digest = door.function("kw_digest")
         names = "kw_fill", "kw_seal", "kw_errors", "kw_response", "kw_difference"

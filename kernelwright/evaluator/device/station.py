@@ -12,7 +12,7 @@ from kernelwright.evaluator.device.keeper_client import Keeper
 from kernelwright.evaluator.device.queue import QueueLibrary
 from kernelwright.evaluator.device.replay import replayer_program
 from kernelwright.evaluator.driver import kernels
-from kernelwright.evaluator.host.device import Device
+from kernelwright.evaluator.host.device import Device, use_by_others
 from kernelwright.evaluator.host.host import Host
 
 __all__ = ["Station"]
@@ -28,6 +28,7 @@ class Station:
         keeper: holds inputs and truths. queues: the compiled queue. door: the image of ``door.cu`` for the device.
         replayer: the program that replays a recorded call. arena_library: the compiled ``arena.c``, for workers.
         worker_cpus: processors of workers. examiner: its ceilings and tools.
+        shared: what others were seen to take of it before it was opened here, in words; empty if nothing.
     """
 
     _stations: ClassVar[WeakKeyDictionary[Host, Station]] = WeakKeyDictionary()
@@ -38,6 +39,7 @@ class Station:
         Raises:
             KeeperError: it cannot be opened.
         """
+        self.shared = use_by_others(device)
         limits = host.limits(wall_s=_EXAMINED_S, allow_exec=True, device=device)
         self.device = device
         self.worker_cpus = host.cpus_for(device)
@@ -54,5 +56,8 @@ class Station:
         """The station of a host's device. Where its keeper has ended, a new one is opened."""
         found = cls._stations.get(host)
         if found is None or not found.keeper.lives:
-            cls._stations[host] = found = cls(host, device)
+            before, found = found, cls(host, device)
+            if before is not None:  # what it sees now may be workers of its own
+                found.shared = before.shared
+            cls._stations[host] = found
         return found

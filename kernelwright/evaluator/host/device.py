@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,16 @@ from kernelwright.evaluator.driver.cuda import LIBRARY
 from kernelwright.records import Backend, DeviceClass
 from kernelwright.sandbox import Limits, Mount, driver_environment
 
-__all__ = ["CPU", "Device", "find_device", "parse_device", "parse_state", "read_state", "rehearsal"]
+__all__ = [
+    "CPU",
+    "Device",
+    "find_device",
+    "parse_device",
+    "parse_state",
+    "read_state",
+    "rehearsal",
+    "use_by_others",
+]
 
 _FIELDS = ("index", "name", "uuid", "compute_cap", "memory.total", "driver_version", "mig.mode.current")
 _STATE = (
@@ -29,6 +39,9 @@ _STATE = (
     "clocks_event_reasons.active",
     "utilization.gpu",
 )
+_LISTED_GPU = re.compile(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)")
+_LISTED_PART = re.compile(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)")
+_BUSY_PERCENT, _USED_MIB = 5, 1536  # an idle GPU's driver takes some hundred MiB
 _TOOL_TIMEOUT_S = 20.0
 _HOST_BYTES = 16 << 30  # of host memory that a worker on a GPU may take: its driver maps a lot
 _DRIVER_FOLDERS = ("/sys/bus/pci", "/sys/devices", "/sys/module")  # the driver looks for the device in these; read-only
@@ -43,7 +56,8 @@ class Device:
     Attributes:
         torch_name: its name in torch.
         name: its name in its driver; ``architecture``: such as ``sm_90a``, empty for a rehearsal.
-        memory_bytes: its memory.
+        memory_bytes: its memory; of a part of a GPU (MIG), the memory of the whole GPU.
+        uuid: its name for CUDA. parent: of the GPU that it is a part of, if it is one.
         nodes: the device files that a worker needs.
         library: its driver. images: our own code for it, in the order of ``driver.kernels.MODULES``; empty for the
             shipped PTX. Both are other ones in a rehearsal, whose driver is a stand-in.
@@ -54,6 +68,7 @@ class Device:
     architecture: str
     memory_bytes: int
     uuid: str = ""
+    parent: str = ""
     driver: str = ""
     nodes: tuple[str, ...] = ()
     library: str = LIBRARY
@@ -125,11 +140,11 @@ def find_device(
         ask: runs ``nvidia-smi`` with some arguments and returns its output; empty if it fails.
         env: the environment; an empty ``CUDA_VISIBLE_DEVICES`` hides every device.
     """
-    env = os.environ if env is None else env
+    env, ask = os.environ if env is None else env, ask or _ask
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
         return None
-    text = (ask or _ask)((f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"))
+    text = ask((f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"))
     if os.path.exists(_NODES[0]) and not os.path.exists(_NODES[1]):
         _make_nodes()
     nodes = sorted(path for pattern in _NODES for path in glob.glob(pattern))
@@ -138,31 +153,70 @@ def find_device(
         found = parse_device(line, tuple(nodes))
         if found is None:
             continue
-        index, device = found
+        index, device, is_divided = found
+        parts = parse_parts(ask(("-L",)), device) if is_divided else (device,)
         if wanted in ("", index, device.uuid):
-            return device
+            if parts:
+                return parts[0]
+        elif chosen := next((part for part in parts if part.uuid == wanted), None):
+            return chosen
     return None
 
 
-def parse_device(line: str, nodes: tuple[str, ...] = ()) -> tuple[str, Device] | None:
-    """Index and record of one line of ``nvidia-smi --query-gpu``; None for anything else."""
+def parse_device(line: str, nodes: tuple[str, ...] = ()) -> tuple[str, Device, bool] | None:
+    """Index, record, and whether it is divided, of one line of ``nvidia-smi --query-gpu``; None for anything else."""
     row = next(csv.reader([line], skipinitialspace=True), [])
     if len(row) != len(_FIELDS):
         return None
-    index, name, uuid, capability, memory, driver, _ = (field.strip() for field in row)
+    index, name, uuid, capability, memory, driver, divided = (field.strip() for field in row)
     major, _, minor = capability.partition(".")
     if not (index.isdigit() and major.isdigit() and minor.isdigit() and memory.isdigit()):
         return None
     architecture = f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
-    return index, Device("cuda:0", name, architecture, int(memory) << 20, uuid, driver, nodes)
+    device = Device("cuda:0", name, architecture, int(memory) << 20, uuid, driver=driver, nodes=nodes)
+    return index, device, divided == "Enabled"
+
+
+def parse_parts(text: str, whole: Device) -> tuple[Device, ...]:
+    """The parts (MIG) of a divided GPU, out of the output of ``nvidia-smi -L``; CUDA sees these alone."""
+    found, inside = [], False
+    for line in text.splitlines():
+        if gpu := _LISTED_GPU.match(line):
+            inside = gpu[1] == whole.uuid
+        elif inside and (part := _LISTED_PART.match(line)):
+            named = {"name": f"{whole.name} MIG {part[1]}", "uuid": part[2], "parent": whole.uuid}
+            found.append(dataclasses.replace(whole, **named))
+    return tuple(found)
 
 
 def read_state(device: Device, ask: Callable[[tuple[str, ...]], str] | None = None) -> dict[str, str]:
     """Clocks, temperature, power and throttling reasons, by ``nvidia-smi``'s names; nothing is ever set."""
     if not device.is_gpu:
         return {}
-    chosen = (f"--id={device.uuid}",) if device.uuid else ()
-    return parse_state((ask or _ask)((*chosen, f"--query-gpu={','.join(_STATE)}", "--format=csv,noheader")))
+    return parse_state((ask or _ask)((*_chosen(device), f"--query-gpu={','.join(_STATE)}", "--format=csv,noheader")))
+
+
+def use_by_others(device: Device, ask: Callable[[tuple[str, ...]], str] | None = None) -> str:
+    """What others take of a device that this process has not opened yet, in words; empty if it is idle or not known.
+
+    Of a part of a GPU (MIG) the memory is not told apart, and neither is the work.
+    """
+    if not device.is_gpu or device.parent:
+        return ""
+    fields = ("utilization.gpu", "memory.used")
+    text = (ask or _ask)((*_chosen(device), f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"))
+    row = [field.strip() for field in next(csv.reader(text.splitlines()[:1]), [])]
+    if len(row) != len(fields) or not all(field.isdigit() for field in row):
+        return ""
+    busy, used = map(int, row)
+    if busy < _BUSY_PERCENT and used < _USED_MIB:
+        return ""
+    return f"others use this GPU: it was {busy}% busy, and {used / 1024:.1f} GiB were taken, before it was opened here"
+
+
+def _chosen(device: Device) -> tuple[str, ...]:
+    uuid = device.parent or device.uuid
+    return (f"--id={uuid}",) if uuid else ()
 
 
 def parse_state(text: str) -> dict[str, str]:
