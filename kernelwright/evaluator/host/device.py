@@ -184,8 +184,8 @@ def parse_parts(text: str, whole: Device) -> tuple[Device, ...]:
         if gpu := _LISTED_GPU.match(line):
             inside = gpu[1] == whole.uuid
         elif inside and (part := _LISTED_PART.match(line)):
-            named = {"name": f"{whole.name} MIG {part[1]}", "uuid": part[2], "parent": whole.uuid}
-            found.append(dataclasses.replace(whole, **named))
+            name = f"{whole.name} MIG {part[1]}"
+            found.append(dataclasses.replace(whole, name=name, uuid=part[2], parent=whole.uuid))
     return tuple(found)
 
 
