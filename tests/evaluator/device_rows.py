@@ -45,15 +45,19 @@ class ModelNew(nn.Module):
 
 
 class Row(NamedTuple):
-    """An attack: what is added, and the statuses that it may end with; none if only its claim counts."""
+    """An attack: what is added, and the statuses that it may end with; none if only its claim counts.
+
+    replayed: if it passes, it was timed by a replay, where nothing of it runs on a processor.
+    """
 
     name: str
     added: str
     statuses: frozenset[Status] = frozenset()
+    replayed: bool = False
 
 
-def _row(name: str, added: str, *statuses: Status) -> Row:
-    return Row(name, added, frozenset(statuses))
+def _row(name: str, added: str, *statuses: Status, replayed: bool = False) -> Row:
+    return Row(name, added, frozenset(statuses), replayed)
 
 
 _FORWARD = """
@@ -218,7 +222,7 @@ made.do_serve = serve
     ),
     _row("does not wait for its stream", "runner().torch.synchronize = lambda: None\n"),
     _row(
-        "reveals its calls itself",  # a race with the referee: where that wins, the replay's time is the true one
+        "reveals its first call itself, before the referee does",
         """
 queue = runner().queue
 reveals = ctypes.addressof(ctypes.c_char.from_buffer(queue._reveals))
@@ -228,18 +232,22 @@ answered = ctypes.c_uint32.from_address(answers + 8)
 
 
 def serve(forward, *, first, calls, own=queue.serve, **more):
-    kept = own(forward, first=first, calls=calls, **more)
+    shown, queue._enqueued = queue._enqueued, ctypes.c_uint32()  # the referee waits until all calls are enqueued
+    kept = own(forward, first=first, calls=1, **more)
+    key.value = 0
+    revealed.value = first
     end = time.monotonic() + 1.0
-    for number in range(first, first + calls):
-        key.value = 0
-        revealed.value = number
-        while answered.value != number and time.monotonic() < end:
-            pass
-    return kept
+    while answered.value != first and time.monotonic() < end:
+        pass
+    queue._enqueued = shown
+    return kept + own(forward, first=first + 1, calls=calls - 1, **more)
 
 
 queue.serve = serve
 """,
+        Status.REWARD_HACK,
+        Status.PASSED,  # one time in twenty, when that call is opened in no window: its time is then its replay's
+        replayed=True,
     ),
     _row(
         "wipes the page of reveals",
