@@ -145,14 +145,22 @@ def test_an_interruption_ends_the_step_that_runs(stand_in_device, tmp_path, monk
     assert not (tmp_path / "left").exists()
 
 
-@pytest.mark.parametrize(("ended", "code"), [("done", 0), ("cut off after 3 s", 0), ("failed: no memory", 1)])
-def test_the_command_ends_with_1_where_a_step_failed(stand_in_device, tmp_path, monkeypatch, ended, code):
+@pytest.mark.parametrize(
+    ("ended", "row", "code"),
+    [
+        ("done", {"error": 0.03}, 0),  # how far a time is off
+        ("cut off after 3 s", {}, 0),
+        ("failed: no memory", {}, 1),
+        ("done", {"error": "KeeperError: gone", "trace": "Traceback"}, 1),
+    ],
+)
+def test_the_command_ends_with_1_where_a_step_or_a_row_failed(stand_in_device, tmp_path, monkeypatch, ended, row, code):
     given = {}
     monkeypatch.setenv("KERNELWRIGHT_DEVICE", "auto")
 
     def proved(device, output, *, minutes, steps, say, payload):
         given.update(minutes=minutes, steps=steps, **payload["settings"])
-        return {"steps": {"machine": {"ended": "done"}, "walls": {"ended": ended}}}
+        return {"steps": {"machine": {"ended": "done"}, "walls": {"ended": ended, "results": {"a row": row}}}}
 
     monkeypatch.setattr("kernelwright.evaluator.find_device", lambda: stand_in_device)
     monkeypatch.setattr("kernelwright.proof.prove", proved)
