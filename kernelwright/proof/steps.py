@@ -486,4 +486,4 @@ STEPS = {
     "profiles": Step(profiles, 60.0),
     "suite": Step(suite, 120.0),
 }
-"""In order of worth. The seconds are limits; where there is time for more, all get a larger share of what is left."""
+"""In order of worth. Each step may take its seconds, or its share of the time that is left, if that is longer."""

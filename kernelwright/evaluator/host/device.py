@@ -22,7 +22,6 @@ __all__ = [
     "CPU",
     "Device",
     "find_device",
-    "parse_device",
     "parse_state",
     "read_state",
     "rehearsal",
@@ -150,7 +149,7 @@ def find_device(
     nodes = sorted(path for pattern in _NODES for path in glob.glob(pattern))
     wanted = (visible or "").split(",")[0].strip()
     for line in text.splitlines():
-        found = parse_device(line, tuple(nodes))
+        found = _parse_device(line, tuple(nodes))
         if found is None:
             continue
         index, device, is_divided = found
@@ -163,7 +162,7 @@ def find_device(
     return None
 
 
-def parse_device(line: str, nodes: tuple[str, ...] = ()) -> tuple[str, Device, bool] | None:
+def _parse_device(line: str, nodes: tuple[str, ...] = ()) -> tuple[str, Device, bool] | None:
     """Index, record, and whether it is divided, of one line of ``nvidia-smi --query-gpu``; None for anything else."""
     row = next(csv.reader([line], skipinitialspace=True), [])
     if len(row) != len(_FIELDS):
