@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kernelwright.errors import UsageError
 from kernelwright.export._file import (
+    RUNTIME_NAMES,
     bound_kernel,
     class_name,
     embedded,
@@ -164,7 +165,7 @@ def export_dispatch(
         section("The kernels"),
         *sources,
         section("The drop-in"),
-        _DROP_IN.format(name=name, exports="".join(exports)),
+        _DROP_IN.format(name=name, runtime=RUNTIME_NAMES, exports="".join(exports)),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -190,7 +191,7 @@ _EXPORT = """    Export(
 
 _DROP_IN = '''
 REFERENCE = load_source("reference", REFERENCE_SOURCE, {{}})
-RUNTIME = types.SimpleNamespace(cpp=cpp, BuildError=BuildError, ArgumentError=ArgumentError, Library=Library)
+{runtime}
 EXPORTS = (
 {exports})
 

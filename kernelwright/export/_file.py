@@ -16,6 +16,7 @@ from kernelwright.records import Backend, Candidate, DeviceClass, Environment, K
 
 __all__ = ["export_module"]
 
+_EXTENSIONS = "torch.utils.cpp_extension"
 RUNTIME = tuple(f"kernelwright.inline.{name}" for name in ("_declarations", "_library", "toolchain"))
 
 
@@ -60,6 +61,7 @@ def export_module(
         section("The drop-in"),
         _DROP_IN.format(
             name=name,
+            runtime=RUNTIME_NAMES,
             variants="".join(f"        {variant!r},\n" for variant in checked),
             device=kernel_device(candidate.backend),
             training=problem.meta.mode == "train",
@@ -72,7 +74,7 @@ def export_module(
 def runtime_of(problem: Problem) -> list[str]:
     """The modules that a problem's file embeds. If the problem names a CUDA device, a pretended device comes last."""
     device = ["kernelwright.datasets._device"] if "cuda" in problem.source else []
-    return [*RUNTIME, "kernelwright.export._dropin", *device]
+    return [*RUNTIME, "kernelwright.export._extension", "kernelwright.export._dropin", *device]
 
 
 def bound_kernel(candidate: Candidate) -> str:
@@ -102,7 +104,11 @@ def kernel_device(backend: Backend) -> str:
     return "cpu" if backend == "cpp" else "cuda"
 
 
+RUNTIME_NAMES = """RUNTIME = types.SimpleNamespace(
+    cpp=cpp, load_inline=load_inline, BuildError=BuildError, ArgumentError=ArgumentError, Library=Library
+)"""  # what the text of a kernel finds as ``_kernelwright``
 _DROP_IN = '''
+{runtime}
 EXPORT = Export(
     reference_source=REFERENCE_SOURCE,
     kernel_source=KERNEL_SOURCE,
@@ -111,7 +117,7 @@ EXPORT = Export(
     device="{device}",
     training={training},
     constant_weights={constant_weights},
-    runtime=types.SimpleNamespace(cpp=cpp, BuildError=BuildError, ArgumentError=ArgumentError, Library=Library),
+    runtime=RUNTIME,
 )
 
 
@@ -225,13 +231,14 @@ class Edit(NamedTuple):
 
 
 def bind_runtime(source: str) -> str:
-    """The candidate's text with its imports of ``kernelwright.inline`` taken from the file's own runtime.
+    """The candidate's text with ``kernelwright.inline`` and ``load_inline`` taken from the file's own runtime.
 
     Raises:
         ValueError: the text imports another part of kernelwright.
     """
     lines = source.encode().splitlines(keepends=True)
-    for edit in sorted(import_edits(ast.parse(source)), reverse=True):
+    tree = ast.parse(source)
+    for edit in sorted((*import_edits(tree), *extension_edits(tree)), reverse=True):
         head, tail = lines[edit.first][: edit.start], lines[edit.last][edit.end :]
         lines[edit.first : edit.last + 1] = [head + edit.text.encode() + tail]
     return b"".join(lines).decode()
@@ -248,6 +255,28 @@ def import_edits(tree: ast.Module) -> Iterable[Edit]:
             continue
         last = (node.end_lineno or node.lineno) - 1
         yield Edit(node.lineno - 1, node.col_offset, last, node.end_col_offset or 0, "; ".join(targets))
+
+
+def extension_edits(tree: ast.Module) -> Iterable[Edit]:
+    """The uses of torch's ``load_inline``. Torch would build with fewer options than the referee did."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == _EXTENSIONS and node.level == 0:
+            if not any(alias.name == "load_inline" for alias in node.names):
+                continue
+            text = "; ".join(from_extensions(alias) for alias in node.names)
+        elif isinstance(node, ast.Attribute) and node.attr == "load_inline":
+            text = "_kernelwright.load_inline"
+        else:
+            continue
+        last = (node.end_lineno or node.lineno) - 1
+        yield Edit(node.lineno - 1, node.col_offset, last, node.end_col_offset or 0, text)
+
+
+def from_extensions(alias: ast.alias) -> str:
+    """The statement that stands for one name of ``from torch.utils.cpp_extension import name``."""
+    if alias.name == "load_inline":
+        return f"{alias.asname or alias.name} = _kernelwright.load_inline"
+    return f"from {_EXTENSIONS} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
 
 
 def import_from(module: str, alias: ast.alias) -> str:

@@ -218,6 +218,42 @@ class ModelNew(nn.Module):
         return y
 '''
 
+EXTENSION_KERNEL = """import torch, torch.utils.cpp_extension
+from torch import nn
+from torch.utils.cpp_extension import CUDA_HOME, load_inline as build
+
+SOURCE = r'''
+#include <pybind11/pybind11.h>
+#include <cmath>
+#include <cstdint>
+#if !defined _OPENMP || !defined __OPTIMIZE__ || !defined __AVX__
+#error the options of the judge are missing
+#endif
+static void softmax(int64_t from, int64_t to, int64_t rows, int64_t columns) {
+  #pragma omp parallel for
+  for (int64_t r = 0; r < rows; r++) {
+    const float* x = reinterpret_cast<const float*>(from) + r * columns;
+    float* y = reinterpret_cast<float*>(to) + r * columns;
+    float total = 0;
+    for (int64_t c = 0; c < columns; c++) total += y[c] = std::exp(x[c]);
+    for (int64_t c = 0; c < columns; c++) y[c] /= total;
+  }
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("softmax", &softmax); }
+'''
+first = build("kernelwright_test_first", SOURCE, extra_cflags=["-ffp-contract=off"], no_implicit_headers=True)
+second = torch.utils.cpp_extension.load_inline(
+    name="kernelwright_test_second", cpp_sources=[SOURCE], no_implicit_headers=True
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        (first if len(x) > 3 else second).softmax(x.data_ptr(), y.data_ptr(), len(x), x.shape[1])
+        return y
+"""
+
 SEQUENCE = '''"""A transposed input, and an output for each of two inputs."""
 
 import torch
@@ -276,6 +312,10 @@ def exported_files(tmp_path_factory):
         "triton": export_module(
             problem("triton_softmax", SOFTMAX, variants={"interpreter": ({"ROWS": 4, "COLUMNS": 8},)}),
             candidate("triton_softmax", "import triton\nraise RuntimeError('no device')\n", backend="triton"),
+        ),
+        "extension": export_module(
+            problem("softmax_extension", SOFTMAX, variants=softmax_variants),
+            candidate("softmax_extension", EXTENSION_KERNEL),
         ),
         "sequence": export_module(problem("sequence", SEQUENCE), candidate("sequence", SEQUENCE_KERNEL)),
     }

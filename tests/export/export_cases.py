@@ -25,6 +25,7 @@ sys.meta_path.insert(0, NoKernelwright())
 sys.path.insert(0, sys.argv[1])
 warnings.simplefilter("error")
 
+import exported_extension  # noqa: E402
 import exported_folded  # noqa: E402
 import exported_linear  # noqa: E402
 import exported_norm  # noqa: E402
@@ -69,6 +70,16 @@ def each_kernel_runs_and_matches_the_reference():
             expected = module.EXPORT.reference.Model.forward(model, *inputs)
         assert not torch.equal(actual, torch.zeros_like(actual))
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@case
+def an_extension_is_built_with_the_options_of_the_judge():
+    model = made(exported_extension)
+    for rows, columns in ((16, 100), (3, 7)):
+        x = torch.randn(rows, columns)
+        assert model.kernel_active(x) == (True, "the call was checked")
+        with torch.no_grad():
+            torch.testing.assert_close(model(x), torch.softmax(x, -1))
 
 
 @case
