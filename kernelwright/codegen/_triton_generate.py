@@ -10,6 +10,7 @@ from kernelwright.codegen._file import (
     Generated,
     carried,
     finished,
+    gradient_class,
     kernel_name,
     left_to_torch,
     model_class,
@@ -17,7 +18,7 @@ from kernelwright.codegen._file import (
     operators_of,
     title_of,
 )
-from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.codegen._triton_forward import TritonForward
@@ -43,25 +44,33 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
     Raises:
         CodegenError: the schedule has an unknown choice, or the graph has no candidate.
     """
-    if graph.gradient is not None:
-        raise CodegenError("Triton kernels with gradients are not supported", hint="use --backend cpp, or a model")
     options = complete(graph, schedule or {})
-    plan = make_plan(graph, options)
-    emitter = _Emitter(graph, plan, options)
-    for step in plan.steps:
-        emitter.step(step)
+    plans = []
+    emitter = _Emitter(options)
+    for half in graph.halves:
+        plan = make_plan(half, options)
+        emitter.begin(half, plan)
+        for step in plan.steps:
+            emitter.step(step)
+        plans.append(plan)
     knobs = {name: options[name] for name in relevant(graph)}
-    return finished([plan], emitter.file(), knobs, emitter.report)
+    return finished(plans, emitter.file(graph), knobs, emitter.report)
 
 
 class _Emitter:
-    """Writes the steps of a plan, and then the file around them."""
+    """Writes the steps of plans, and then the file around them."""
 
-    def __init__(self, graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
-        self.graph, self.plan, self.options = graph, plan, options
-        self.forward = TritonForward(plan.program, graph)
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
         self.kernels: list[Kernel] = []
         self.report: list[dict[str, Any]] = []
+        self.written: list[TritonForward] = []
+
+    def begin(self, graph: Graph, plan: Plan) -> None:
+        """Start with the steps of the next plan."""
+        self.graph, self.plan = graph, plan
+        self.forward = TritonForward(plan.program, graph)
+        self.written.append(self.forward)
 
     def step(self, step: Step) -> None:
         """One step: its kernels if it has any, and its lines of ``forward``."""
@@ -92,11 +101,18 @@ class _Emitter:
 
     # ------------------------------------------------------------------------------------------ the file
 
-    def file(self) -> str:
+    def file(self, graph: Graph) -> str:
         """The text of the candidate file."""
-        made = carried(self.graph)
-        body = self.forward.body(self.graph.structure)
-        imports = module_imports(made, "\n".join(body))
+        made = carried(graph)
+        function = ""
+        if graph.gradient is None:
+            body = self.forward.body(graph.structure)
+        else:
+            there, back = self.written
+            ways = there.way_there(graph.gradient, graph.structure), back.way_back(graph.gradient)
+            function, body = gradient_class(graph, *ways)
+        text = "\n".join([function, *body])
+        imports = module_imports(made, text)
         parts = []
         if self.kernels:
             code = "\n\n".join(k.text for k in self.kernels)
@@ -105,15 +121,16 @@ class _Emitter:
             imports += _IMPORTS
             if "libdevice." in code:
                 imports.append("from triton.language.extra import libdevice")
-            parts += [self._knobs("\n".join(body)), "\n" + code.strip()]
-        parts += ["\n".join(self.forward.constants)] if self.forward.constants else []
-        parts += ["\n" + made.helpers] if made.helpers else []
-        parts.append("\n" + model_class(made, self.graph, body))
+            parts += [self._knobs(graph, text), "\n" + code.strip()]
+        if constants := [line for half in self.written for line in half.constants]:
+            parts.append("\n".join(constants))
+        parts += ["\n" + part for part in (made.helpers, function) if part]
+        parts.append("\n" + model_class(made, graph, body))
         return "\n\n".join(["\n".join(imports), *parts]) + "\n"
 
-    def _knobs(self, forward: str) -> str:
+    def _knobs(self, graph: Graph, forward: str) -> str:
         names = [name for name in CONSTANTS if re.search(rf"\b{name}\b(?!=)", forward)]
-        known = choices(self.graph)
+        known = choices(graph)
         lines = [f"    {name!r}: {list(known[name])}," for name in names]
         values = [f"{name} = {self.options[name]!r}" for name in names]
         return "\n".join(["KNOBS = {", *lines, "}", *values])

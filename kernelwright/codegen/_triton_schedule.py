@@ -69,7 +69,12 @@ def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
 
 def relevant(graph: Graph) -> tuple[str, ...]:
     """The choices that affect this graph's candidate."""
-    plan = make_plan(graph, complete(graph, {}))
+    options = complete(graph, {})
+    found = {name for half in graph.halves for name in _relevant(half, make_plan(half, options))}
+    return tuple(name for name in CHOICES if name in found)
+
+
+def _relevant(graph: Graph, plan: Plan) -> set[str]:
     nests = [n for step in plan.steps for n in (step.nest, step.epilogue) if n is not None]
     kinds = {step.kind for step in plan.steps}
     names = {name for nest in nests for name in _of_nest(nest)}
@@ -88,7 +93,7 @@ def relevant(graph: Graph) -> tuple[str, ...]:
         names |= {"COLUMNS"} if _scans_columns(plan) else set()
     if any(n.op.startswith("scaled_dot_product_attention") for n in graph.nodes):
         names.add("attention")
-    return tuple(name for name in CHOICES if name in names)
+    return names
 
 
 def _of_nest(nest: Nest) -> set[str]:

@@ -44,18 +44,23 @@ def case(function):
     return function
 
 
+def imported(text):
+    """A candidate's text as a module with a file of its own: Triton reads the source of its functions."""
+    path = FOLDER / f"candidate_{len(list(FOLDER.iterdir()))}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Candidate(Built):
-    """A Triton candidate, imported from a file: Triton reads the source of its functions."""
+    """A Triton candidate, imported from a file."""
 
     backend = "triton"
 
     def load(self):
-        path = FOLDER / f"candidate_{len(list(FOLDER.iterdir()))}.py"
-        path.write_text(self.generated.source)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        return imported(self.generated.source)
 
     def in_torch(self):
         """The operators that stay torch calls."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import types
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 from conftest import assert_close, problem
+from test_codegen_triton import run
 
-from kernelwright.codegen import CodegenError, Graph, generate, inductor_seed
+from kernelwright.codegen import Graph, generate, inductor_seed
 from kernelwright.codegen._capture import capture_entry
 from kernelwright.datasets import find_problem, load_suite
 from kernelwright.datasets.runtime import load_reference, make_init_inputs, make_inputs, make_model
@@ -33,14 +37,20 @@ def captured(source: str, **payload) -> Graph:
     return Graph.from_json(json.dumps(reply))
 
 
-def models(source: str, graph: Graph, *, mode: str = "eval"):
-    """The reference, the candidate and inputs."""
-    module = load_reference(source, {})
-    init = make_init_inputs(module, 0)
-    reference = make_model(module, init).train(mode == "train")
+def executed(graph: Graph) -> types.SimpleNamespace:
+    """The C++ candidate of a graph as a module."""
     made = {"__name__": "candidate"}
     exec(compile(generate(graph).source, "candidate.py", "exec"), made)
-    candidate = made["ModelNew"](*init).train(mode == "train")
+    return types.SimpleNamespace(**made)
+
+
+def models(source: str, made: Any, *, mode: str = "eval", variant: Mapping[str, Any] = {}):
+    """The reference, the candidate of a module (or of a graph) and inputs."""
+    module = load_reference(source, dict(variant))
+    init = make_init_inputs(module, 0)
+    reference = make_model(module, init).train(mode == "train")
+    made = executed(made) if isinstance(made, Graph) else made
+    candidate = made.ModelNew(*init).train(mode == "train")
     candidate.load_state_dict(reference.state_dict())
     return reference, candidate, make_inputs(module, 1)
 
@@ -125,11 +135,19 @@ def test_a_counter_is_written():
     assert torch.equal(candidate.n, torch.full((3,), 2.0))
 
 
+@pytest.fixture(scope="module")
+def in_triton(taken):
+    return run("codegen_triton_gradients.py", *taken("name"))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", [*CASES, *BACKWARD])
+def test_triton_candidate(in_triton, name):
+    assert in_triton[name] == "ok", in_triton[name]
+
+
 @pytest.mark.parametrize("more", [{"backward": True}, {"mode": "train"}])
 def test_what_has_only_the_way_there_is_made_of_no_such_graph(more):
     source = problem("return self.n(x)", "torch.randn(6, 5, 4, 3)", init="self.n = nn.BatchNorm2d(5)")
     graph = captured(source, **more)
     assert inductor_seed(graph, {"ok": True, "variants": [], "vector_bits": 512}) is None
-    if graph.gradient is not None:
-        with pytest.raises(CodegenError, match="gradients"):
-            generate(graph, backend="triton")
