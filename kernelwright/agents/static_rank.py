@@ -1,15 +1,18 @@
 """A ranking of GPU kernels by their compiler's data, for machines that cannot time them.
 
-It orders candidates but does not say how much faster one is. Spilled registers come first, since they cause extra
-memory traffic. Then come the traffic that the generator counted and the number of kernels. Then comes occupancy, which
-counts up to one half, since more does not hide memory latency better. Last come access width and instructions.
+It orders candidates but does not say how much faster one is. The time that a model expects comes first, in steps as
+wide as what the model can tell apart. Then come spilled registers, since they cause extra memory traffic, the traffic
+that the generator counted, and the number of kernels. Then comes occupancy, which counts up to one half, since more
+does not hide memory latency better. Last come access width and instructions.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
+from kernelwright.evaluator.profile.expected import EXPECTED, level
 from kernelwright.records import KernelResources, Profile
 
 Score = tuple[float, ...]  # the larger, the better
@@ -28,7 +31,9 @@ def static_score(profile: Profile | None, bytes_moved: float) -> Score:
     kernels = _of_one_architecture(() if profile is None else profile.kernels)
     if not kernels:
         return ()
+    expected = 0.0 if profile is None else profile.metrics.get("expected_us", 0.0)
     return (
+        -level(expected) if expected > 0 else -math.inf,
         -float(sum(kernel.spilled_bytes or 0 for kernel in kernels)),
         -bytes_moved,
         -float(len({kernel.kernel for kernel in kernels})),
@@ -39,7 +44,10 @@ def static_score(profile: Profile | None, bytes_moved: float) -> Score:
 
 
 def describe_static(profile: Profile | None) -> str:
-    """The compiler's data on a candidate's kernels, in one line; empty if nothing is known."""
+    """The compiler's data on a candidate's kernels and what a model expects of them, in one line.
+
+    Empty if nothing is known.
+    """
     kernels = _of_one_architecture(() if profile is None else profile.kernels)
     if not kernels:
         return ""
@@ -50,7 +58,9 @@ def describe_static(profile: Profile | None) -> str:
     parts = [f"{len(names)} kernel{'s' * (len(names) != 1)}", f"{registers} registers"]
     parts += [f"{spilled} B spilled"] if spilled else []
     parts += [f"occupancy {min(occupancy):.0%}"] if occupancy else []
-    return f"{kernels[0].architecture}: {', '.join(parts)}"
+    notes = () if profile is None else profile.notes
+    expected = next((f"; {note}" for note in notes if note.startswith(EXPECTED)), "")
+    return f"{kernels[0].architecture}: {', '.join(parts)}{expected}"
 
 
 def _of_one_architecture(kernels: Sequence[KernelResources]) -> list[KernelResources]:

@@ -28,6 +28,7 @@ _METRICS = {
     "time_compute_ms": "ms for its arithmetic at the machine's peak",
     "time_instructions_ms": "ms for issuing its instructions",
     "overhead_ms": "ms of calls",
+    "expected_us": "µs a forward that a model of an H100 expects; not measured",
     "distance_to_roofline": "times slower than the roofline allows",
     "instructions_per_call": "instructions a call",
     "instructions_per_flop": "instructions for each floating-point operation",

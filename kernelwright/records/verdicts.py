@@ -177,9 +177,12 @@ class KernelResources(Record):
     stack_bytes: int | None = None  # per thread
     shared_bytes: int = 0  # per block: static, and dynamic if a launch is known
     instructions: int | None = None
+    looped_instructions: int | None = None  # those that a loop repeats
+    looped_bytes: int | None = None  # of global memory, that a thread moves in one pass over them
     barriers: int | None = None  # instructions that wait for the block
     matrix_instructions: dict[str, int] = {}
     global_accesses: dict[str, int] = {}  # counts by instruction with width ("LDG.E.128")
+    shared_accesses: dict[str, int] = {}  # the same for shared memory ("LDS.128")
     knobs: dict[str, KnobValue] = {}  # the configuration of an autotuned kernel
     block: int | None = None  # threads per block
     blocks_per_processor: int | None = None

@@ -19,6 +19,7 @@ __all__ = [
     "Assembled",
     "Launch",
     "Limits",
+    "access_bytes",
     "captured_resources",
     "fits",
     "occupancy",
@@ -122,16 +123,26 @@ def parse_ptxas(text: str) -> dict[str, Ptxas]:
 
 
 class MachineCode(NamedTuple):
-    """Counts of instructions in one kernel's machine code."""
+    """Counts of instructions in one kernel's machine code.
+
+    ``looped`` lie between a label and a branch back to it; each thread moves ``looped_bytes`` of global memory in one
+    pass over them.
+    """
 
     instructions: int
     barriers: int
     matrix_instructions: dict[str, int]
     global_accesses: dict[str, int]
+    shared_accesses: dict[str, int] = {}  # noqa: RUF012 - never changed
+    looped: int = 0
+    looped_bytes: int = 0
 
 
 _SECTION = re.compile(r"^\.text\.(?P<name>[^\s:]+):", re.M)
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z][A-Z0-9_.]*)", re.M)
+_LABEL = re.compile(r"^(\.L_[\w.]+):")
+_TARGET = re.compile(r"`\((\.L_[\w.]+)\)")
+_SHARED_ACCESSES = ("LDS", "STS", "LDSM", "STSM")
 _GLOBAL = ("LDG", "STG", "LDGSTS", "UTMALDG", "UTMASTG", "UBLKCP", "ATOMG", "REDG", "RED")
 
 
@@ -148,8 +159,36 @@ def parse_machine_code(text: str) -> dict[str, MachineCode]:
             barriers=sum(count for name, count in names.items() if stems[name] in ("BAR", "SYNCS")),
             matrix_instructions={name: names[name] for name in sorted(names) if stems[name].endswith("MMA")},
             global_accesses={name: names[name] for name in sorted(names) if stems[name] in _GLOBAL},
+            shared_accesses={name: names[name] for name in sorted(names) if stems[name] in _SHARED_ACCESSES},
+            **_loops(part),
         )
     return found
+
+
+def _loops(part: str) -> dict[str, int]:
+    """What a backward branch repeats. A branch to itself, which ends a kernel's code, is none."""
+    labels: dict[str, int] = {}
+    names: list[str] = []
+    looped: set[int] = set()
+    for line in part.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(names)
+        elif instruction := _INSTRUCTION.match(line):
+            if instruction["name"].startswith("BRA") and (target := _TARGET.search(line)):
+                begin = labels.get(target[1], len(names))
+                looped.update(range(begin, len(names) + 1) if begin < len(names) else ())
+            names.append(instruction["name"])
+    moving = (names[at] for at in looped if names[at].partition(".")[0] in _GLOBAL)
+    return {"looped": len(looped), "looped_bytes": sum(map(access_bytes, moving))}
+
+
+def access_bytes(name: str) -> int:
+    """Bytes that a thread moves by a load or store, by the instruction's name ("LDG.E.128")."""
+    stem, *parts = name.split(".")
+    if stem in ("LDSM", "STSM"):  # a register for each matrix
+        return 4 * int(parts[-1]) if parts and parts[-1].isdigit() else 4
+    sizes = [int(part.lstrip("US")) for part in parts if part.lstrip("US").isdigit()]
+    return max(sizes[0] // 8, 1) if sizes else 4
 
 
 # ----------------------------------------------------------------------------------------------------- together
@@ -224,9 +263,12 @@ def _resources(
         stack_bytes=taken.stack_bytes,
         shared_bytes=shared,
         instructions=machine.instructions,
+        looped_instructions=machine.looped,
+        looped_bytes=machine.looped_bytes,
         barriers=machine.barriers,
         matrix_instructions=machine.matrix_instructions,
         global_accesses=machine.global_accesses,
+        shared_accesses=machine.shared_accesses,
         block=launch.block if launch else None,
         blocks_per_processor=fits.blocks if fits else None,
         occupancy=fits.warps_share if fits else None,

@@ -1,12 +1,13 @@
 """The profile of GPU kernels without a GPU: resources and instructions of their machine code, for some architectures.
 
-The build service compiles each text once for each architecture, from the text alone. No time is known or guessed. The
-number of blocks that fit on a multiprocessor shows what limits a kernel.
+The build service compiles each text once for each architecture, from the text alone. No time is known. The number of
+blocks that fit on a multiprocessor shows what limits a kernel. Of a Triton candidate whose every step is known, a model
+says how long it expects one forward to take; that is a metric and a note of its own, and no speedup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from kernelwright.evaluator.builds.gpu_resources import (
     parse_ptxas,
     resources,
 )
+from kernelwright.evaluator.profile.expected import EXPECTED, H100, expected_us, facts_of
 from kernelwright.evaluator.wire.claims import readable
 from kernelwright.records import KernelResources, KnobValue, Problem, Profile, sha256_text
 from kernelwright.sandbox import Limits, Sandbox, WorkerFailed
@@ -33,6 +35,7 @@ _MOST_KERNELS = 64
 _NOTE_CHARS = 300
 _CAPTURE = "kernelwright.evaluator.worker.triton.capture:capture"
 _AT_ONCE = 2
+_MOST_STEPS = 4096  # of a forward, that a model is asked about
 
 
 def profile_cuda(
@@ -107,8 +110,23 @@ def profile_triton(sandbox: Sandbox, builds: BuildService, source: str, problem:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda launch: _captured(builds, launch), claimed))
     fault = readable(reply.get("fault") or "")[:_NOTE_CHARS]
-    notes = [f"launches could not all be captured: {fault}"] if fault else []
-    return _profile(found, notes)
+    if fault:
+        return _profile(found, [f"launches could not all be captured: {fault}"])
+    shown = {
+        launch.number: kernel for launch, kernel in zip(claimed, found, strict=True) if launch.architecture == _SHOWN
+    }
+    return _with_expectation(_profile(found, []), reply.get("steps") or (), shown)
+
+
+def _with_expectation(profile: Profile, steps: Any, kernels: Mapping[int, KernelResources]) -> Profile:
+    """The profile with the time that a model expects of the claimed steps, or as it is where one is not known."""
+    facts = facts_of(steps, kernels) if isinstance(steps, list) and len(steps) <= _MOST_STEPS else None
+    if facts is None:
+        return profile
+    us, _, reason = expected_us(facts)
+    note = f"{EXPECTED}: {us:.0f} us a forward on an {H100.name}; {readable(reason)}"[:_NOTE_CHARS]
+    metrics = {**profile.metrics, "expected_us": round(us, 1)}
+    return profile.model_copy(update={"metrics": metrics, "notes": (note, *profile.notes)})
 
 
 class TritonLaunch(NamedTuple):
@@ -120,12 +138,13 @@ class TritonLaunch(NamedTuple):
     shared_bytes: int
     ptx: str
     error: str
+    number: int  # the same for all architectures
 
 
 def _launch(claim: Any) -> TritonLaunch | None:
     if not isinstance(claim, dict) or f"sm_{claim.get('architecture')}" not in ARCHITECTURES:
         return None
-    shared, knobs = claim.get("shared_bytes"), claim.get("knobs")
+    shared, knobs, number = claim.get("shared_bytes"), claim.get("knobs"), claim.get("launch")
     plain = knobs.items() if isinstance(knobs, dict) else ()
     return TritonLaunch(
         readable(claim.get("kernel"))[:80],
@@ -134,6 +153,7 @@ def _launch(claim: Any) -> TritonLaunch | None:
         shared if type(shared) is int and 0 <= shared < 1 << 31 else 0,
         str(claim.get("ptx") or ""),
         readable(claim.get("error") or "")[:_NOTE_CHARS],
+        number if type(number) is int else -1,
     )
 
 

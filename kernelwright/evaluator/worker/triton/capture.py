@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from kernelwright.evaluator.worker.triton.steps import Steps
+
 __all__ = ["capture", "compile_ahead"]
 
 _WARP = 32
@@ -31,8 +33,10 @@ def capture(payload: dict[str, Any]) -> dict[str, Any]:
             ``mode``, ``architectures`` (numbers, as 90).
 
     Returns:
-        ``launches``: dicts of kernel, architecture, knobs, grid, shared_bytes, ptx, error. ``fault``: why there are no
-        more, or an empty string.
+        ``launches``: dicts of kernel, architecture, knobs, grid, shared_bytes, ptx, error, and the ``launch``'s number,
+        which is the same for all architectures. ``steps``: what the forward does on the device, in order: the number
+        of a ``launch`` with its grid and work; or an ``operator`` of torch with bytes, flops and bits of an element.
+        ``fault``: why there are no more, or an empty string.
     """
     recorder = _Recorder([int(number) for number in payload["architectures"]])
     fault = ""
@@ -43,7 +47,8 @@ def capture(payload: dict[str, Any]) -> dict[str, Any]:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f" at line {last.lineno}" if last.filename == "<candidate>" else ""
         fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{where}"[:_LINE]
-    return {"launches": recorder.launches, "fault": fault or (_GUESSED if recorder.guessed else "")}
+    steps = list(recorder.steps.steps)
+    return {"launches": recorder.launches, "steps": steps, "fault": fault or (_GUESSED if recorder.guessed else "")}
 
 
 def compile_ahead(payload: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +83,8 @@ def _forward(payload: dict[str, Any], recorder: _Recorder) -> None:
         arguments, inputs = _runtime.make_init_inputs(reference), _runtime.make_inputs(reference)
         model = load_candidate(payload["source"]).ModelNew(*arguments)
         model.train(payload["mode"] == "train")
-        model(*inputs)
+        with recorder.steps.watching():
+            model(*inputs)
 
 
 def _fake_mode(recorder: _Recorder) -> Any:
@@ -133,8 +139,9 @@ class _Recorder:
         """``assembles``: down to machine code, as a launch does; else down to PTX."""
         self._assembles = assembles
         self.launches: list[dict[str, Any]] = []
+        self.steps = Steps()
         self._architectures = architectures
-        self._known: set[Any] = set()
+        self._known: dict[Any, tuple[int, Any]] = {}  # a launch's number, and what was compiled
         self._current = 0
         self._text = 0
         self.guessed = False  # whether launches may have other sizes than they would with data
@@ -165,16 +172,18 @@ class _Recorder:
         positional = zip(arguments, function.params, strict=False)
         seen = [repr(argument) if of.is_constexpr else _seen(argument) for argument, of in positional]
         key = (function.__name__, repr(sorted(plain.items())), repr(seen))
-        if key in self._known or len(self.launches) >= _MOST_LAUNCHES:
-            return None
-        self._known.add(key)
         bound = {**dict(zip(function.arg_names, arguments, strict=False)), **named}
         shape = [int(size) for size in (grid(bound) if callable(grid) else grid)]
+        if key in self._known:
+            self.steps.launch(*self._known[key], shape, bound)
+            return None
+        if len(self.launches) >= _MOST_LAUNCHES:
+            return None
         kernel = None
         for number, architecture in enumerate(self._architectures):
             self._current = number
             found: dict[str, Any] = {"kernel": function.__name__, "architecture": architecture, "knobs": plain}
-            found |= {"grid": shape, "shared_bytes": 0, "ptx": "", "error": ""}
+            found |= {"grid": shape, "shared_bytes": 0, "ptx": "", "error": "", "launch": len(self._known)}
             swapped = [_Tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
             others = {k: _Tensor(v) if isinstance(v, torch.Tensor) else v for k, v in named.items()}
             try:
@@ -187,6 +196,8 @@ class _Recorder:
             self._text += len(found["ptx"])
             if self._text <= _MOST_TEXT:
                 self.launches.append(found)
+        self._known[key] = len(self._known), kernel
+        self.steps.launch(*self._known[key], shape, bound)
         return kernel
 
     def _driver(self) -> Any:
@@ -238,7 +249,8 @@ class _Recorder:
 
             def get_benchmarker(self) -> Callable[..., list[float]]:
                 def bench(call: Callable[[], Any], quantiles: Any = None, **rest: Any) -> list[float]:
-                    call()  # compiles the configuration, and times nothing
+                    with recorder.steps.paused():
+                        call()  # compiles the configuration, and times nothing
                     return [1.0, 1.0, 1.0]
 
                 return bench
