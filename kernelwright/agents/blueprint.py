@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 Schedule = dict[str, KnobValue]
 # The device classes whose shapes a backend's kernels are written for; the timed class comes first.
-CLASSES: Mapping[Backend, tuple[DeviceClass, ...]] = {"cpp": ("cpu",), "triton": ("gpu", "interpreter")}
+CLASSES: Mapping[Backend, tuple[DeviceClass, ...]] = {
+    "cpp": ("cpu",),
+    "triton": ("gpu", "interpreter"),
+    "cuda": ("gpu", "interpreter"),
+}
 
 
 class Blueprint(NamedTuple):
@@ -74,6 +78,8 @@ def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
     """TorchInductor's own kernels as a candidate, in C++ or Triton; None if TorchInductor gives none."""
     from kernelwright import codegen
 
+    if context.backend == "cuda" or graph.operators > codegen.MOST_OPERATORS:
+        return None
     entry, seed = (
         (codegen.INDUCTOR_TRITON_ENTRY, codegen.triton_seed)
         if context.backend == "triton"

@@ -10,6 +10,7 @@ from kernelwright.agents._roofline import Bound
 from kernelwright.agents._schedule_model import CPP_TRAITS, Observation, ScheduleModel, observations
 from kernelwright.agents._schedule_wishes import Request, Wish, wishes_for
 from kernelwright.agents.blueprint import CLASSES, Blueprint, Schedule, blueprint, inductor_seed, write
+from kernelwright.agents.expected_order import MOST, in_expected_order
 from kernelwright.agents.moves import Effect, effects, ranked_moves
 from kernelwright.agents.roles import Attempt, Proposal, StepContext, best_attempt, require_backend
 from kernelwright.records import Backend, Candidate
@@ -42,7 +43,7 @@ class OfflineCoder:
         if pending.candidate is None or context.assignment.seed:  # a search decides only after the verdict
             return ()
         context = context.in_language(context.backend)
-        if context.backend == "cpp" and not context.attempts:  # TorchInductor's kernel comes next
+        if context.backend != "cuda" and not context.attempts:  # the default, or TorchInductor's kernel, comes next
             return ()
         plan = blueprint(context)
         base = base_attempt(context)
@@ -87,13 +88,15 @@ class OfflineCoder:
 
 
 def _compilers(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
-    """TorchInductor's kernel, after the first judged kernel, so that no search ends slower than the compiler's kernel.
+    """TorchInductor's kernel among the first two, so that no search ends slower than the compiler's kernel.
 
-    If the generator has no kernel for all shapes, TorchInductor's kernel comes first.
+    It comes first on a GPU, and where the generator has no kernel for all shapes. Else it comes second.
     """
-    if context.backend != "cpp" or any(attempt.action.get("origin") == "seed" for attempt in context.attempts):
+    if context.backend == "cuda" or any(attempt.action.get("origin") == "seed" for attempt in context.attempts):
         return
-    if len(context.attempts) == 1 or not plan.whole:
+    on_gpu = context.backend == "triton"
+    first = on_gpu and not context.attempts and not context.assignment.seed
+    if first or (not on_gpu and len(context.attempts) == 1) or not plan.whole:
         yield Wish("seed", None, {}, base_attempt(context), "TorchInductor's own kernel as a seed")
 
 
@@ -132,14 +135,30 @@ def _bound_of(attempt: Attempt) -> Bound:
 
 def _wishes(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
     """The wishes without a search, the most wanted first."""
-    if not context.attempts:
-        yield Wish("default", plan.default, {}, None, "the generator's default schedule")
     base = base_attempt(context)
+    if base is None:
+        yield Wish("default", plan.default, {}, None, "the generator's default schedule")
     schedule = _schedule_of(base, plan)
     origin = _origin(context)
     yield from _advised(context, plan, base, schedule, origin)
     known = effects(context.attempts, context.baseline)
-    yield from _changes(plan, base, schedule, origin, "unknown", known)
+    changes = _changes(plan, base, schedule, origin, "unknown", known)
+    yield from _most_expected(context, plan, changes) if _is_untimed(context) else changes
+
+
+def _is_untimed(context: StepContext) -> bool:
+    """Whether kernels passed and none of them could be timed, as Triton's without a GPU."""
+    passed = [attempt.verdict for attempt in context.attempts if attempt.verdict.passed]
+    return context.backend == "triton" and bool(passed) and all(verdict.timing is None for verdict in passed)
+
+
+def _most_expected(context: StepContext, plan: Blueprint, changes: Iterator[Wish]) -> Iterator[Wish]:
+    """Changes in the order of the times that a model expects of them. The same base asks the same, tried or not."""
+    made = [(wish, write(plan, wish.schedule or {})) for wish in itertools.islice(changes, MOST)]
+    known = [(wish, generated.source) for wish, generated in made if generated is not None]
+    schedules = [wish.schedule or {} for wish, _ in known]
+    order = in_expected_order(context, [source for _, source in known], schedules) if known else []
+    return itertools.chain((known[place][0] for place in order), changes)
 
 
 def _origin(context: StepContext) -> str:

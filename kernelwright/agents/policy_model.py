@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from kernelwright.agents.policy_words import UNKNOWN
 from kernelwright.errors import UsageError
-from kernelwright.records import Record, sha256_text
+from kernelwright.records import Backend, Record, sha256_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ class PolicyCard(Record):
     """
 
     format: Literal[1] = 1
-    backend: Literal["cpp", "triton"] = "cpp"
+    backend: Backend = "cpp"
     vocabulary: tuple[str, ...] = Field(min_length=8, max_length=8192)
     reward: str = ""
     problems: tuple[str, ...] = ()

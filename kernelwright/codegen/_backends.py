@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelwright.codegen import _schedule, _triton_schedule
+from kernelwright.codegen import _cuda_schedule, _schedule, _triton_schedule
+from kernelwright.codegen._cuda_generate import generate_cuda
 from kernelwright.codegen._file import Generated
 from kernelwright.codegen._generate import generate_cpp
 from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._triton_generate import generate_triton
 from kernelwright.records import KnobValue
 
-_EMITTERS = {"cpp": generate_cpp, "triton": generate_triton}
-_SCHEDULES = {"cpp": _schedule, "triton": _triton_schedule}
+_EMITTERS = {"cpp": generate_cpp, "triton": generate_triton, "cuda": generate_cuda}
+_SCHEDULES = {"cpp": _schedule, "triton": _triton_schedule, "cuda": _cuda_schedule}
 
 
 def generate(graph: Graph, schedule: Mapping[str, KnobValue] | None = None, *, backend: str = "cpp") -> Generated:
     """Write a candidate file.
 
     Args:
-        graph: the captured problem. Kernels are made for the captured shapes. So a Triton candidate needs a graph with
-            the problem's ``gpu`` and ``interpreter`` variants.
+        graph: the captured problem. Kernels are made for the captured shapes. So a Triton or CUDA candidate needs a
+            graph with the problem's ``gpu`` and ``interpreter`` variants.
         schedule: choices from :func:`schedule_space`. A missing choice has its default.
-        backend: ``cpp`` or ``triton``.
+        backend: ``cpp``, ``triton`` or ``cuda``.
 
     Raises:
         CodegenError: the schedule has an unknown choice, the graph has no candidate, or there is no such backend.

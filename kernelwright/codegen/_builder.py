@@ -23,6 +23,7 @@ FLAGS std omp
 _WORDS = frozenset(_WORDS_TEXT.split())
 _RANK: dict[str, float] = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
 _RANK |= dict.fromkeys(HALVES, 2.5)
+_OF_TRITON = {"segments", "counts", "bins", "extreme", "top"}  # routines that Triton has as well
 _BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "isnan", "isinf"}
 
 
@@ -35,7 +36,7 @@ class Builder:
 
     Args:
         variants: how many shape variants there are.
-        backend: the language that is written: ``cpp`` or ``triton``.
+        backend: the language that is written: ``cpp``, ``triton`` or ``cuda``.
     """
 
     def __init__(self, variants: int, backend: str = "cpp") -> None:
@@ -121,13 +122,20 @@ class Builder:
         """The value as row-major memory. A view is copied."""
         return self.pointwise("copy", value) if value.is_view else value
 
+    def held(self, value: Value) -> tuple[Value, Shape]:
+        """The value as row-major memory, and the shape to see it in. Only a view that reorders is copied."""
+        source = value
+        while source.op == "reshape":
+            source = source.args[0]
+        return (self.in_memory(value) if source.is_view else source), value.shape
+
     def routine(self, routine: str, args: Sequence[Value], shape: Shape, dtype: str, **attrs: Any) -> Value:
         """A kernel of :mod:`_routines`.
 
         Raises:
             Unsupported: this backend has no such kernel.
         """
-        if self.backend != "cpp":
+        if self.backend == "cuda" or (self.backend == "triton" and routine not in _OF_TRITON):
             raise Unsupported("no template in this language")
         held = tuple(self.in_memory(x) for x in args)
         return self.make("routine", held, shape, dtype, self.origin[1].split(".")[0], routine=routine, **attrs)

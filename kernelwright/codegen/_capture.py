@@ -30,6 +30,7 @@ from kernelwright.codegen._nodes import (
     plain,
     tensor_entry,
 )
+from kernelwright.codegen._roll import rolled
 from kernelwright.datasets.runtime import (
     ReferenceFault,
     load_reference,
@@ -60,7 +61,7 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
         mode = payload.get("mode", "eval")
         export = export_with_gradients if payload.get("backward") else _export
         exports = [export(source, variant, mode) for variant in [first, *(v for v in others if v != first)]]
-        graph = _unify(exports, "graph")
+        graph = _unify(exports if payload.get("backward") else rolled(exports), "graph")
         return {
             **graph,
             "ok": True,

@@ -46,6 +46,9 @@ def step_flops(step: Step) -> int:
             total += 2 * count(value) * count(weight) // max(weight.shape[0].timed, 1)
         elif value.op == "pool":
             total += count(value) * math.prod(size.timed for size in value.attrs["kernel"])
+        elif value.op == "attention":
+            found = value.attrs["attention"]
+            total += 2 * count(found.product) * (found.depth.extent.timed + found.out.extent.timed)
         elif value.op == "scan":
             total += count(value)
         elif value.op == "routine":
@@ -71,6 +74,11 @@ def plan_cost(plan: Plan) -> dict[str, Any]:
     for step in plan.steps:
         read, written = step_bytes(step)
         flops = step_flops(step)
+        if step.body is not None:
+            steps, once = step.values[0].attrs["repeat"].steps.timed, plan_cost(step.body)["regions"]
+            flops = steps * sum(region["flops"] for region in once)
+            if not step.inside:
+                read, written = (steps * sum(region[key] for region in once) for key in ("bytes_read", "bytes_written"))
         regions.append(
             {
                 "kind": step.kind,

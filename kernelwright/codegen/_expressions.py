@@ -213,24 +213,40 @@ class ExpressionWriter:
         value = expr.value
         if expr.kind == "load" and expr.position is not None:
             text = self._element(value, expr.position)
-            return text if value is self.given else _loaded(text, value.dtype)
+            return text if value is self.given else self._guarded(expr, _loaded(text, value.dtype))
         if expr.kind == "iota" and expr.position is not None:
-            variables = {**self.outer_vars, **self.inner_vars}
-            text = self.sizes.affine(expr.position, variables, offset=True) or "0"
-            part = self.nest.mode == "column" or self.nest.chunked or self.form == "segment"
-            if self.nest.vector in expr.position.loops and part:
-                text = f"{text} + begin * {self.sizes.expr(expr.position.coefficient(self.nest.vector))}"
+            text = self._walked(expr.position)
             return f"(int64_t)({text})" if text == "0" else text
+        if expr.kind == "inside" and expr.position is not None:
+            text = atom(self._walked(expr.position))
+            tests = [f"{text} {sign} {self.sizes.expr(size, 'edge')}"
+                     for sign, size in zip((">=", "<"), expr.bounds, strict=True) if size is not None]  # fmt: skip
+            return " && ".join(tests)
         if expr.kind == "gather" and expr.position is not None and expr.stride is not None:
             at = f"{atom(self._text(expr.args[0]))}"
             step = self.sizes.expr(expr.stride)
             along = at if step == "1" else f"{at} * {step}"
             element = self._element(value.args[0], expr.position)
             head, inside = element[: element.index("[")], element[element.index("[") + 1 : -1]
-            return _loaded(f"{head}[{along}]" if inside == "0" else f"{head}[{inside} + {along}]", value.dtype)
+            text = f"{head}[{along}]" if inside == "0" else f"{head}[{inside} + {along}]"
+            return self._guarded(expr, _loaded(text, value.dtype))
         if value.op == "full":
             return self._number(value.args[0], value.dtype)
         return self._operation(expr)
+
+    def _walked(self, position: Affine) -> str:
+        """A position as text, also of an element in a block or chunk."""
+        text = self.sizes.affine(position, {**self.outer_vars, **self.inner_vars}, offset=True) or "0"
+        part = self.nest.mode == "column" or self.nest.chunked or self.form == "segment"
+        if self.nest.vector in position.loops and part:
+            text = f"{text} + begin * {self.sizes.expr(position.coefficient(self.nest.vector))}"
+        return text
+
+    def _guarded(self, expr: Expr, text: str) -> str:
+        """What is read of memory, only where it may be read."""
+        if not expr.guards:
+            return text
+        return f"({' && '.join(atom(self._text(g)) for g in expr.guards)} ? {text} : 0)"
 
     def _operation(self, expr: Expr) -> str:
         value = expr.value

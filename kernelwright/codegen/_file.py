@@ -38,7 +38,8 @@ class Generated:
         source: the complete Python file.
         knobs: the schedule that was used: every choice that matters to this graph.
         report: one entry per step in execution order: ``kind``, ``name`` (of the kernel, or the library call),
-            ``ops`` (the PyTorch operators in it), ``why`` (the reason where it stayed in torch), ``bytes``, ``flops``.
+            ``ops`` (the PyTorch operators in it), ``why`` (the reason where it stayed in torch), ``launches`` (of
+            kernels and library calls), ``bytes``, ``flops``.
         bytes_moved: memory that the steps of the timed variant read and write, in bytes.
         flops: floating-point operations of one call of the timed variant.
     """
@@ -48,6 +49,11 @@ class Generated:
     report: tuple[dict[str, Any], ...]
     bytes_moved: int
     flops: int
+
+    @property
+    def launches(self) -> int:
+        """Kernels that are launched and library calls that are made, in one call of the timed variant."""
+        return sum(step.get("launches", 0) for step in self.report)
 
     @property
     def has_kernel(self) -> bool:
@@ -95,8 +101,9 @@ def finished(
     """A candidate with its report. ``entries`` has one entry per step."""
     costs = [plan_cost(plan) for plan in plans]
     regions = [region for found in costs for region in found["regions"]]
-    report = [{**entry, "bytes": region["bytes_read"] + region["bytes_written"], "flops": region["flops"]}
-              for entry, region in zip(entries, regions, strict=True)]  # fmt: skip
+    moved_by = [region["bytes_read"] + region["bytes_written"] for region in regions]
+    report = [{"launches": 1, **entry, "bytes": moved, "flops": region["flops"]}
+              for entry, region, moved in zip(entries, regions, moved_by, strict=True)]  # fmt: skip
     if all(entry["kind"] == "torch" for entry in entries):
         report.append({"kind": "note", "name": "", "ops": [], "why": "nothing here to fuse", "bytes": 0, "flops": 0})
     moved, flops = (sum(found[name] for found in costs) for name in ("bytes_moved", "flops"))

@@ -24,6 +24,7 @@ class ForwardWriter:
         self._dims: dict[str, Shape] = {}  # allocated shapes by variable; they may be those of a view
         self.params: list[str] = []
         self.constants: list[str] = []
+        self.placed: dict[Value, str] = {}  # values whose memory is there already
         leaves = [v for v in program.values if v.op == "leaf"]
         ranked = sorted(leaves, key=lambda v: v.attrs["kind"] != "input")
         atoms = []
@@ -45,6 +46,9 @@ class ForwardWriter:
 
     def allocate(self, value: Value) -> None:
         """Allocate memory for a value that a kernel fills. If only a reshape of it is used, take that shape."""
+        if value in self.placed:
+            self.assign(value, self.placed[value])
+            return
         shown = [o for o in self.program.outputs if o.op == "reshape" and o.args[0] is value]
         if shown and not any(value in v.inputs for v in self.program.values if v is not shown[0]):
             self.variables[value] = self.variables[shown[0]] = value.name
@@ -164,6 +168,9 @@ class ForwardWriter:
         """A matrix product by the library."""
         left, right = value.args
         a, b = self.tensor(left), self.tensor(right)
+        if bias is not None and not value.attrs["transposed"]:
+            self.assign(value, f"F.linear({a}, {b}.t(), {self.tensor(bias)})")
+            return
         if value.attrs["transposed"]:
             if len(right.shape) == 2:
                 extra = "" if bias is None else f", {self.tensor(bias)}"
@@ -202,7 +209,11 @@ class ForwardWriter:
 
     # ------------------------------------------------------------------------------------------ the whole
 
-    def _returned(self, value: Value) -> str:
+    def is_placed(self, value: Value, text: str) -> bool:
+        """Whether a value was computed in memory that was there already."""
+        return self.placed.get(root(value)) == text and f"{root(value).name} = {text}" in self.lines
+
+    def returned(self, value: Value) -> str:
         """An output in its own shape: it may have been computed in the memory of a view's base."""
         text = self.tensor(value)
         if self._dims.get(text, value.shape) == value.shape:
@@ -237,10 +248,10 @@ class ForwardWriter:
 
     def _finished(self, finish: Callable[[list[str]], list[str]], *, checked: bool = True) -> list[str]:
         for target, value in self.program.written:
-            self.lines.append(f"{self.graph.place(target)}.copy_({self._returned(value)})")
+            self.lines.append(f"{self.graph.place(target)}.copy_({self.returned(value)})")
         for target, step in self.program.counters:
             self.lines.append(f"{self.graph.place(target)}.add_({step})")
-        texts = [self._returned(o) for o in self.program.returned]
+        texts = [self.returned(o) for o in self.program.returned]
         lines = [*self.lines, *finish(texts)]
         return [*self._prologue(lines, checked=checked), *_shared_sizes(lines)]
 

@@ -21,11 +21,13 @@ from kernelwright.codegen._file import (
 from kernelwright.codegen._forward import ForwardWriter
 from kernelwright.codegen._gemm_library import gemm_blocks
 from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._ir import Program
 from kernelwright.codegen._kernel import Function, NestWriter
 from kernelwright.codegen._math import math_library
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import OWN_KINDS, Plan, fold_biases, make_plan
 from kernelwright.codegen._products import gemm_function
+from kernelwright.codegen._repeat import write_repeat
 from kernelwright.codegen._routines import routine_function
 from kernelwright.codegen._schedule import CHOICES, CONSTANTS, complete, relevant
 from kernelwright.codegen._templates import pool_function, scan_function
@@ -70,16 +72,25 @@ class _Emitter:
         self.report: list[dict[str, Any]] = []
         self.kinds: set[str] = set()
         self.written: list[ForwardWriter] = []
+        self.loops: list[str] = []
+        self.constants: list[str] = []
+
+    def writer(self, program: Program, graph: Graph) -> ForwardWriter:
+        """A writer of statements."""
+        return ForwardWriter(program, graph)
 
     def begin(self, graph: Graph, plan: Plan) -> None:
         """Start with the steps of the next plan."""
         self.graph, self.plan = graph, plan
-        self.forward = ForwardWriter(plan.program, graph)
+        self.forward = self.writer(plan.program, graph)
         self.written.append(self.forward)
 
     def step(self, step: Step) -> None:
         """One step: its C++ function if it has one, and its lines of ``forward``."""
         self.kinds.add(step.kind)
+        if step.kind == "repeat":
+            write_repeat(self, step)
+            return
         if step.values[0].op in ("pool", "conv"):
             self.forward.window_sizes(step.values[0])
         if step.kind not in OWN_KINDS:
@@ -123,27 +134,27 @@ class _Emitter:
             there, back = self.written
             ways = there.way_there(graph.gradient, graph.structure), back.way_back(graph.gradient)
             function, body = gradient_class(graph, *ways)
-        text = "\n".join([function, *body])
+        text = "\n".join([*self.loops, function, *body])
         imports = module_imports(made, text)
         if self.functions:
             imports += ["", "from kernelwright.inline import cpp"]
         parts = ["\n".join(imports)]
         if self.functions:
             parts += [self._knobs(), self._source(), self._build()]
-        if constants := [line for half in self.written for line in half.constants]:
+        if constants := [*self.constants, *(line for half in self.written for line in half.constants)]:
             parts.append("\n".join(constants))
-        parts += ["\n" + part for part in (made.helpers, function) if part]
+        parts += ["\n" + part for part in (made.helpers, *self.loops, function) if part]
         parts.append("\n" + model_class(made, graph, body))
         return "\n\n".join(parts) + "\n"
 
-    def _constants(self) -> list[str]:
+    def _used_constants(self) -> list[str]:
         """The constants that this file's kernels use."""
         code = "".join(f.text for f in self.functions)
         macros = {"BLOCK": "BLOCK" in code, "STRIPE": "STRIPE" in code, "GROUP_KB": "GROUP_FLOATS" in code}
         return [n for n in CONSTANTS if macros.get(n, True)]
 
     def _knobs(self) -> str:
-        constants = self._constants()
+        constants = self._used_constants()
         lines = [f"    {n!r}: {list(CHOICES[n])}," for n in constants]
         values = [f"{n} = {self.options[n]!r}" for n in constants]
         return "\n".join(["KNOBS = {", *lines, "}", *values])
@@ -161,7 +172,7 @@ class _Emitter:
         listed = ", ".join(f'"{f}"' for f in flags) + ', f"-mprefer-vector-width={VECTOR_BITS}"'
         texts = {"BLOCK": "BLOCK", "STRIPE": "STRIPE", "GROUP_KB": "GROUP_KB * 256"}
         macros = {"GROUP_KB": "GROUP_FLOATS"}
-        defines = [f'"{macros.get(n, n)}": {texts[n]}' for n in self._constants() if n in texts]
+        defines = [f'"{macros.get(n, n)}": {texts[n]}' for n in self._used_constants() if n in texts]
         if any("VECTOR_LANES" in f.text for f in self.functions):
             defines.append('"VECTOR_LANES": VECTOR_BITS // 32')
         return "\n".join(

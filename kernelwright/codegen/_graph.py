@@ -16,6 +16,7 @@ from kernelwright.codegen._size import Shape, Size
 from kernelwright.errors import KernelwrightError
 
 FORMAT = 2
+MOST_OPERATORS = 1000  # of a graph that TorchInductor is asked for; it takes minutes for more
 InputKind = Literal["input", "parameter", "buffer", "constant"]
 Carry: TypeAlias = Literal["needed", "whole"]
 CARRIES: tuple[Carry, ...] = ("needed", "whole")  # parts of the reference's text, in the order of trial
@@ -81,6 +82,27 @@ class Node:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outputs: tuple[TensorInfo, ...]
+    repeat: Repeat | None = None
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A loop (see ``_roll.py``). The node's arguments are what the inputs of a step are made of, in order.
+
+    Attributes:
+        steps: how often the step runs.
+        taken: inputs that are a slice of their argument's first dim: position, and the slices' start and stride.
+        carried: inputs whose value is an output of the step before: position of the input, and of the output.
+        stacked: how many of the outputs, from the first on, are collected over the steps. The node's results are these
+            collections, then the last values of the carried inputs.
+        step: the graph of one step.
+    """
+
+    steps: Size
+    taken: tuple[tuple[int, Size, Size], ...]
+    carried: tuple[tuple[int, int], ...]
+    stacked: int
+    step: Graph
 
 
 @dataclass(frozen=True)
@@ -182,6 +204,12 @@ class Graph:
         inputs = tuple(replace(i, kind="input", target=name, name=i.name) for i, name in arguments)
         return replace(self, inputs=inputs, attributes={}, gradient=None), self.gradient.back
 
+    @property
+    def operators(self) -> int:
+        """How many operators one call of the timed variant runs, with loops written out."""
+        found = ((node, node.repeat) for node in self.nodes)
+        return sum(1 if loop is None else loop.steps.timed * loop.step.operators for _, loop in found)
+
     def place(self, target: str) -> str:
         """A dotted state_dict name as an expression of ``forward``."""
         text, reached = "self", ""
@@ -263,7 +291,24 @@ def _node(entry: Mapping[str, Any], variants: int) -> Node:
         args=tuple(_argument(a) for a in entry["args"]),
         kwargs={k: _argument(v) for k, v in entry["kwargs"].items()},
         outputs=tuple(_info(o, variants) for o in entry["outputs"]),
+        repeat=_repeat(entry["repeat"], variants) if "repeat" in entry else None,
     )
+
+
+def _repeat(entry: Mapping[str, Any], variants: int) -> Repeat:
+    step = Graph(
+        variants=variants,
+        inputs=tuple(_input(i, variants) for i in entry["inputs"]),
+        nodes=tuple(_node(n, variants) for n in entry["nodes"]),
+        outputs=tuple(Ref(o["ref"], o.get("index", 0)) for o in entry["outputs"]),
+        structure="tuple",
+        forward_parameters=(),
+        module_source="",
+    )
+    _names(item.target for item in step.inputs)
+    taken = ((int(t["input"]), _size(t["start"], variants), _size(t["stride"], variants)) for t in entry["taken"])
+    carried = tuple((int(c["input"]), int(c["output"])) for c in entry["carried"])
+    return Repeat(_size(entry["steps"], variants), tuple(taken), carried, int(entry["stacked"]), step)
 
 
 def _argument(value: Any) -> Any:

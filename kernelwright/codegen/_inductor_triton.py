@@ -8,6 +8,7 @@ private API, so torch is pinned. Every failure is returned with a reason. Nothin
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ from unittest import mock
 import torch
 
 from kernelwright.codegen._capture import declared_variants
+from kernelwright.codegen._graph import MOST_OPERATORS
+from kernelwright.codegen._inductor_joint import halves_on_device
 from kernelwright.codegen._nodes import CaptureFault
 from kernelwright.datasets.runtime import (
     ReferenceFault,
@@ -28,6 +31,7 @@ from kernelwright.datasets.runtime import (
 )
 
 _MOST_TEXT = 1 << 20  # characters of a wrapper
+_LAUNCH = re.compile(r"^(?: *(?:buf\d+ = )?)(?:\w+\.run\(|extern_kernels\.|(?:torch\.ops\.)?aten\.)", re.MULTILINE)
 _KINDS = {"USER_INPUT": "input", "PARAMETER": "parameter", "BUFFER": "buffer"}
 _H100 = SimpleNamespace(
     name="NVIDIA H100",
@@ -77,11 +81,14 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
     """TorchInductor's Triton kernels for a problem.
 
     Args:
-        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants`` and ``mode``.
+        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants``, ``mode``, ``backward``.
 
     Returns:
-        ``ok`` and ``variants``: for each the ``wrapper`` (the text of TorchInductor's Python file) and ``inputs`` (the
-        wrapper's arguments in order: name, kind, target, shape); or ``ok`` false with a ``reason``.
+        ``ok`` and ``variants``: for each the ``wrapper`` (the text of TorchInductor's Python file), ``inputs`` (the
+        wrapper's arguments in order: name, kind, target, shape), ``outputs`` (what it returns in order: kind, target),
+        ``bytes`` (memory that its kernels read and write) and ``launches`` (its kernels and library calls). With
+        gradients, a variant has ``halves`` with these keys: the forward and the backward pass. Or ``ok`` false with a
+        ``reason``.
     """
     try:
         source, first = payload["source"], dict(payload.get("variant") or {})
@@ -89,11 +96,12 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
         mode = payload.get("mode", "eval")
         with _device(), _uniform(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = [_lowered(source, first, mode)]
-            loops = "@triton_heuristics.persistent_reduction" not in found[0]["wrapper"]
+            lowered = _lowered_halves if payload.get("backward") else _lowered
+            found = [lowered(source, first, mode)]
+            loops = "@triton_heuristics.persistent_reduction" not in str(found[0])
             # Smaller shapes get the same kind of kernel as the timed shape, so that checks cover the timed kernel.
             settings = {"triton.persistent_reductions": False} if loops else {}
-            found += [_lowered(source, v, mode, settings) for v in wanted[1:]]
+            found += [lowered(source, v, mode, settings) for v in wanted[1:]]
             return {"ok": True, "variants": found}
     except (CaptureFault, ReferenceFault) as fault:
         return {"ok": False, "reason": str(fault)}
@@ -105,8 +113,31 @@ def _lowered(
     source: str, variant: Mapping[str, Any], mode: str, settings: Mapping[str, Any] = _SETTINGS
 ) -> dict[str, Any]:
     from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.export.passes import move_to_device_pass
+
+    program = _exported(source, variant, mode)
+    if len(program.graph.nodes) > 2 * MOST_OPERATORS:
+        raise CaptureFault(f"{len(program.graph.nodes)} operators are more than it compiles in a minute")
+    with torch.no_grad():
+        try:
+            program = move_to_device_pass(program, "cuda:0").run_decompositions(select_decomp_table())
+        except RuntimeError:  # a torch built without CUDA cannot take some composite operators apart for a device
+            program = _exported(source, variant, mode).run_decompositions(select_decomp_table())
+            program = move_to_device_pass(program, "cuda:0")
+    made = _compiled(program.graph_module, {**_SETTINGS, **settings})
+    return {**made, "inputs": _inputs(program), "outputs": _outputs(program)}
+
+
+def _lowered_halves(
+    source: str, variant: Mapping[str, Any], mode: str, settings: Mapping[str, Any] = _SETTINGS
+) -> dict[str, Any]:
+    halves = halves_on_device(source, variant, mode)
+    return {"halves": [{**_compiled(module, {**_SETTINGS, **settings}), **facts} for module, facts in halves]}
+
+
+def _exported(source: str, variant: Mapping[str, Any], mode: str) -> Any:
+    """The exported program over fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(), torch.no_grad():
         module = load_reference(source, dict(variant))
@@ -116,31 +147,38 @@ def _lowered(
         settle_device(model, inputs)
         for tensor in model.state_dict(keep_vars=True).values():
             tensor.constant = None  # else a fake tensor's small values would be moved to the device as well
-        program = torch.export.export(model, tuple(inputs), strict=False)
-    with torch.no_grad():
-        program = move_to_device_pass(program, "cuda:0").run_decompositions(select_decomp_table())
-    wrapper = _wrapper(program, {**_SETTINGS, **settings})
-    if len(wrapper) > _MOST_TEXT:
-        raise CaptureFault("TorchInductor's wrapper is too long")
-    return {"wrapper": wrapper, "inputs": _inputs(program)}
+        return torch.export.export(model, tuple(inputs), strict=False)
 
 
-def _wrapper(program: Any, settings: dict[str, Any]) -> str:
+def _compiled(module: Any, settings: dict[str, Any]) -> dict[str, Any]:
     from torch._inductor import config
     from torch._inductor.debug import DebugContext
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    inputs = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
+    inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
     fake = next((i.fake_mode for i in inputs if hasattr(i, "fake_mode")), None)
     if fake is None:
         raise CaptureFault("the forward takes no tensor")
-    lowering = GraphLowering(program.graph_module, shape_env=None, is_inference=True)
+    lowering = GraphLowering(module, shape_env=None, is_inference=True)
     with torch.no_grad(), config.patch(settings), V.set_graph_handler(lowering), V.set_fake_mode(fake):
         with V.set_debug_handler(DebugContext()):
             lowering.run(*inputs)
             code, _ = lowering.codegen()
-    return str(code.value if hasattr(code, "value") else code)
+            moved = sum(node.get_read_write_buffers_sizes() for node in lowering.scheduler.nodes)
+    wrapper = str(code.value if hasattr(code, "value") else code)
+    if len(wrapper) > _MOST_TEXT:
+        raise CaptureFault("TorchInductor's wrapper is too long")
+    launches = len(_LAUNCH.findall(wrapper.partition("def call(")[2].partition("runner = Runner(")[0]))
+    return {"wrapper": wrapper, "bytes": int(moved), "launches": launches}
+
+
+def _outputs(program: Any) -> list[dict[str, Any]]:
+    kinds = {"USER_OUTPUT": "output", "BUFFER_MUTATION": "buffer"}
+    specs = program.graph_signature.output_specs
+    if any(spec.kind.name not in kinds for spec in specs):
+        raise CaptureFault("the forward changes an input")
+    return [{"kind": kinds[spec.kind.name], "target": spec.target} for spec in specs]
 
 
 def _inputs(program: Any) -> list[dict[str, Any]]:

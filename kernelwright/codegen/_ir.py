@@ -90,8 +90,11 @@ class Value:
     """One tensor of the lowered program.
 
     Attributes:
-        op: ``leaf``, ``full``, ``iota``, ``gather``, a key of POINTWISE, a reduction, a view, ``scan``, ``matmul``,
-            ``conv``, ``pool``, ``routine``, ``second`` (a routine's other result) or ``extern``.
+        op: ``leaf``, ``full``, ``iota``, ``gather``, ``parts`` (tensors side by side along ``dim``, each from its place
+            in ``starts``, and the number ``fill`` between them), ``scatter`` (the last argument added to places along
+            ``dim`` that the one before it names, over ``over``), a key of POINTWISE, a reduction, a view, ``scan``,
+            ``matmul``, ``attention``, ``conv``, ``pool``, ``routine``, ``second`` (a routine's other result) or
+            ``extern``.
         args: operands: values, or plain numbers.
         attrs: further parameters of the operator (dims of a reduction, the index map of a view, the ATen call).
         origin: the name of the captured node that this came from, and its operator.
@@ -125,7 +128,8 @@ class Value:
     @property
     def is_fusible(self) -> bool:
         """True where the value can be computed inside a loop nest."""
-        return self.is_reduction or self.op in POINTWISE or self.op in ("full", "iota", "gather")
+        made = ("full", "iota", "gather", "parts", "scatter")
+        return self.is_reduction or self.op in POINTWISE or self.op in made
 
     @property
     def cost(self) -> int:

@@ -91,7 +91,7 @@ def export_with_gradients(source: str, variant: Mapping[str, Any], mode: str) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            traced = _Joint(model, inputs, names).graph()
+            traced = Joint(model, inputs, names).graph()
         except CaptureFault:
             raise
         except Exception as error:
@@ -106,7 +106,7 @@ def export_with_gradients(source: str, variant: Mapping[str, Any], mode: str) ->
     }
 
 
-class _Joint:
+class Joint:
     """One trace: the arguments of the autograd function are the inputs of forward, and the state that it reads."""
 
     def __init__(self, model: nn.Module, inputs: list[Any], names: Sequence[str]) -> None:
@@ -129,21 +129,26 @@ class _Joint:
             make_fx,
         )  # most captures want no gradients, and need no such import
 
-        leaves = [v.detach().clone().requires_grad_(n in self.wanted) for n, (_, _, v) in enumerate(self.places)]
-        outputs = self._forward(leaves)
-        cotangents = [torch.ones_like(o) for o in outputs if o.is_floating_point()]
+        leaves, cotangents = self.arguments()
         table = {
             op: decompose
             for op, decompose in torch._decomp.core_aten_decompositions().items()
             if "backward" in str(op) or needs_decomposition(str(op).removeprefix("aten."))
         }
-        trace = make_fx(lambda *given: self._joint(*given), decomposition_table=table, tracing_mode="fake")
+        trace = make_fx(lambda *given: self.both(*given), decomposition_table=table, tracing_mode="fake")
         traced = trace(leaves, cotangents)
         if any(_changes(node) for node in traced.graph.nodes):  # as the decompositions of some gradients do
             given = [leaf.detach() for leaf in leaves]
             traced = make_fx(torch.func.functionalize(traced), tracing_mode="fake")(given, cotangents)
         traced.graph.eliminate_dead_code()
-        return self._halves(traced, len(outputs), [o.is_floating_point() for o in outputs])
+        return self._halves(traced, self.returned, self.floats)
+
+    def arguments(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The arguments of :meth:`both`: inputs and state, and gradients of the outputs."""
+        leaves = [v.detach().clone().requires_grad_(n in self.wanted) for n, (_, _, v) in enumerate(self.places)]
+        outputs = self._forward(leaves)
+        self.returned, self.floats = len(outputs), [o.is_floating_point() for o in outputs]
+        return leaves, [torch.ones_like(o) for o in outputs if o.is_floating_point()]
 
     def _forward(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         given = dict(zip((name for name, _, _ in self.places), leaves, strict=True))
@@ -158,7 +163,8 @@ class _Joint:
         self.structure = type(result).__name__
         return list(result)
 
-    def _joint(self, leaves: list[torch.Tensor], cotangents: list[torch.Tensor]) -> list[Any]:
+    def both(self, leaves: list[torch.Tensor], cotangents: list[torch.Tensor]) -> list[Any]:
+        """The outputs, then the gradients of the arguments that are wanted."""
         outputs = self._forward(leaves)
         floats = [o for o in outputs if o.is_floating_point()]
         found = torch.autograd.grad(floats, [leaves[n] for n in self.wanted], cotangents, allow_unused=True)

@@ -17,14 +17,19 @@ from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
 from kernelwright.codegen._ir import POINTWISE, Program, Value
 from kernelwright.codegen._registry import TABLE
+from kernelwright.codegen._size import product
 
+_SMALL_PART = 4  # times a part fits into the whole, at least
 _CHEAP = 16  # flops per element up to which computing a value twice beats writing and reading it
 # Imported for their registrations.
 _REGISTERED = (_lower_heavy, _lower_irregular, _lower_pointwise, _lower_reductions, _lower_views)
 
 
 def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp") -> Program:
-    """Lower a graph. Operators whose base name is in ``keep`` stay torch calls even where a lowering exists."""
+    """Lower a graph. Operators whose base name is in ``keep`` stay torch calls even where a lowering exists.
+
+    So do nodes whose name is in it after ``node:``.
+    """
     builder = Builder(graph.variants, backend)
     tensors: dict[tuple[str, int], Value] = {}
     for item in graph.inputs:
@@ -38,6 +43,10 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
         if not node.outputs:
             continue  # an assertion about the input
         builder.origin = (node.name, node.op)
+        if node.repeat is not None:
+            for index, value in enumerate(_loop(builder, node, tensors)):
+                tensors[node.name, index] = value
+            continue
         results = _lower_node(builder, node, tensors, keep)
         for index, value in enumerate(results):
             tensors[node.name, index] = value
@@ -51,8 +60,45 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
             outputs.append(value)
         else:
             counters.append((target, step))
+    _small_parts_apart(builder, outputs)
     _sum_columns_apart(builder, outputs)
     return Program(_reachable(builder.values, outputs), outputs, graph.variants, writes, counters)
+
+
+def _loop(builder: Builder, node: Node, tensors: Mapping[tuple[str, int], Value]) -> list[Value]:
+    """The results of a loop, whose arguments are in memory."""
+    given = tuple(builder.in_memory(_resolve(a, tensors)) for a in node.args)
+    first = node.outputs[0]
+    loop = builder.make("repeat", given, first.shape, first.dtype, "loop", repeat=node.repeat)
+    others = enumerate(node.outputs[1:], start=1)
+    return [loop, *(builder.make("second", (loop,), o.shape, o.dtype, f"{loop.name}_{n}", index=n) for n, o in others)]
+
+
+def _small_parts_apart(builder: Builder, outputs: list[Value]) -> None:
+    """Let each reader of a small part of a pointwise value compute that part. All of it need not be written then."""
+    values = _reachable(builder.values, outputs)
+    readers: dict[Value, int] = {}
+    for value in values:
+        for operand in value.inputs:
+            readers[operand] = readers.get(operand, 0) + 1
+    for value in values:
+        if value.is_view:
+            continue
+        value.args = tuple(
+            _again(builder, a) if isinstance(a, Value) and readers[a] > 1 and _is_small_part(builder, a) else a
+            for a in value.args
+        )
+    builder.values.sort(key=lambda v: v.order)
+
+
+def _is_small_part(builder: Builder, value: Value) -> bool:
+    while value.is_view:
+        source: Value = value.args[0]
+        sizes = [product(v.shape, builder.variants).timed for v in (value, source)]
+        if value.op == "slice" and source.op in POINTWISE and sizes[0] * _SMALL_PART <= sizes[1]:
+            return True
+        value = source
+    return False
 
 
 def _sum_columns_apart(builder: Builder, outputs: list[Value]) -> None:
@@ -114,7 +160,7 @@ def _lower_node(
     base = node.op.split(".")[0]
     handler: Callable[..., Any] | None = TABLE.get(node.op) or TABLE.get(base)
     reason = "no template for it yet"
-    if base in keep or node.name in keep:
+    if base in keep or f"node:{node.name}" in keep:
         reason = "left to the library by choice"
     elif handler is not None and all(o.dtype in builder.rank for o in node.outputs):
         mark = len(builder.values)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Scalar
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import POINTWISE, Value
 from kernelwright.codegen._registry import lowering
-from kernelwright.codegen._size import Size
+from kernelwright.codegen._size import Size, product
+
+_MOST_LANES = 1 << 13  # columns times bins that a Triton kernel adds up at once (a fourth of its largest tile)
+_SHORT = 16  # elements of a window that a loop nest reads whole
+_CHEAP = 64  # flops for all elements of such a window
 
 
 def product_of(b: Builder, left: Value, right: Value, *, transposed: bool = False) -> Value:
@@ -178,7 +183,16 @@ def _pool(
     lead, image = list(x.shape[:-rank]), x.shape[-rank:]
     places = zip(image, *columns, strict=True)
     spatial = [pooled_size(size, k, step, pad, gap, ceil) for size, k, step, pad, gap in places]
-    if rank == 2 or b.backend == "triton":
+    if b.backend != "cpp" and _is_short(b, x, kernels):
+        total = _window_by_window(b, x, kind, columns, spatial)
+        if kind == "max":
+            return total
+        count: Any = product(kernels, b.variants)
+        if not more["include_pad"]:
+            ones = b.make("full", (1.0,), image, x.dtype)
+            count = _window_by_window(b, ones, kind, columns, spatial)
+        return b.pointwise("div", total, count, dtype=x.dtype, name="avg_pool")
+    if rank == 2 or b.backend != "cpp":
         return _pool_plane(b, x, kind, columns, spatial, more)
     missing = [b.const(n) for n in (1, 1, 0, 1)]  # kernel, stride, padding and dilation of a missing dim
     one = b.const(1)
@@ -193,6 +207,48 @@ def _pool(
         along = [(given[0], none) for none, given in zip(missing, columns, strict=True)]
         y = _pool_plane(b, y, kind, along, [spatial[0], plane[0] * plane[1]], more, x.dtype)
     return b.reshape(y, [*lead, *spatial])
+
+
+def _is_short(b: Builder, x: Value, kernels: Sequence[Size]) -> bool:
+    """True where a loop nest may read whole windows, which then fuses with what comes before and after."""
+    volume = product(kernels, b.variants)
+    return all(k.is_const for k in kernels) and volume.timed <= _SHORT and _work(x) * volume.timed <= _CHEAP
+
+
+def _work(x: Value) -> int:
+    """Flops that one element takes from memory."""
+    if not (x.is_view or x.op in POINTWISE or x.op == "parts"):
+        return 0
+    return x.cost + sum(_work(operand) for operand in x.inputs)
+
+
+def _window_by_window(
+    b: Builder, x: Value, kind: str, columns: Sequence[tuple[Size, ...]], spatial: Sequence[Size]
+) -> Value:
+    """The largest or the sum of each window, as pointwise work on shifted views of the padded input."""
+    rank, fill = len(spatial), float("-inf") if kind == "max" else 0.0
+    kernels, steps, borders, gaps = columns
+    first = len(x.shape) - rank
+    wide = x
+    for d, (kernel, step, border, gap, size) in enumerate(zip(kernels, steps, borders, gaps, spatial, strict=True)):
+        reach = (size - 1) * step + (kernel - 1) * gap + 1
+        if not border.equals(0) or any(r > s for r, s in zip(reach.values, wide.shape[first + d].values, strict=True)):
+            shape = (*wide.shape[: first + d], reach, *wide.shape[first + d + 1 :])
+            attrs = {"dim": first + d, "starts": (border,), "fill": fill}
+            wide = b.make("parts", (wide,), shape, x.dtype, "bordered", **attrs)
+    out: Value | None = None
+    for place in itertools.product(*(range(k.timed) for k in kernels)):
+        one = wide
+        for d, (offset, step, gap, size) in enumerate(zip(place, steps, gaps, spatial, strict=True)):
+            if not all(s == 1 for s in step.values):
+                start = gap * offset
+                shape = (*one.shape[: first + d], size, *one.shape[first + d + 1 :])
+                one = b.make("slice", (one,), shape, x.dtype, dim=first + d, start=start, step=step)
+            else:
+                one = b.slice(one, first + d, gap * offset, size)
+        out = one if out is None else b.pointwise("add" if kind == "avg" else "maximum", out, one, name=f"{kind}_pool")
+    assert out is not None
+    return out if out is not wide else b.pointwise("copy", out)
 
 
 def _pool_plane(
@@ -231,7 +287,8 @@ def _adaptive_avg_pool(b: Builder, x: Value, output: Any) -> Value:
     if all(o.equals(1) for o in out):
         return b.mean(x, list(range(len(x.shape) - rank, len(x.shape))), True)
     if not all(o.divides(s) for s, o in zip(sizes, out, strict=True)):
-        if rank != 2 or x.dtype != "float32":
+        wide = any(w * o > _MOST_LANES for w, o in zip(sizes[-1].values, out[-1].values, strict=True))
+        if rank != 2 or x.dtype != "float32" or (wide and b.backend == "triton"):
             raise Unsupported("adaptive pooling with windows of different sizes")
         return b.routine("bins", [x], (*x.shape[:-2], *out), x.dtype)
     kernel = tuple(s // o for s, o in zip(sizes, out, strict=True))
@@ -246,8 +303,10 @@ def _attention(
     b: Builder, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0, causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
-    if dropout or enable_gqa:
-        raise Unsupported("attention with dropout or grouped queries")
+    if dropout:
+        raise Unsupported("attention with dropout")
+    if enable_gqa:
+        k, v = (_for_each_query_head(b, x, q.shape[-3]) for x in (k, v))
     scores = product_of(b, q, k, transposed=True)
     factor: Any = scale if scale is not None else Scalar(tuple(d**-0.5 for d in q.shape[-1].values))
     scores = b.pointwise("mul", scores, factor, name="scores")
@@ -263,4 +322,18 @@ def _attention(
             scores = b.pointwise("where", mask, scores, float("-inf"), name="masked_scores")
         else:
             scores = b.pointwise("add", scores, mask, name="masked_scores")
-    return product_of(b, b.softmax(scores, len(scores.shape) - 1), v)
+    weights = b.softmax(scores, len(scores.shape) - 1)
+    if mask is not None:  # torch gives 0, and not NaN, for a query that sees no key
+        largest = next(value for value in reversed(b.values) if value.op == "amax")
+        weights = b.pointwise("where", b.pointwise("eq", largest, float("-inf")), 0.0, weights, name="safe_weights")
+    return product_of(b, weights, v)
+
+
+def _for_each_query_head(b: Builder, x: Value, heads: Size) -> Value:
+    """Keys or values of shape (..., groups, tokens, size), each group as often as query heads share it."""
+    *lead, groups, tokens, size = x.shape
+    if not groups.divides(heads):
+        raise Unsupported("grouped queries whose groups differ in size")
+    apart = b.reshape(x, [*lead, groups, b.const(1), tokens, size])
+    shared = b.expand(apart, [*lead, groups, heads // groups, tokens, size])
+    return b.reshape(shared, [*lead, heads, tokens, size])

@@ -53,14 +53,15 @@ TABLE["logical_not"] = lambda b, x: b.pointwise("not", x)
 TABLE["bitwise_not"] = lambda b, x: b.pointwise("not", _require_bool(x))
 for _name, _op in {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}.items():
     TABLE[_name] = lambda b, x, y, op=_op: b.pointwise(op, x, y)
-for _name, _op in {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}.items():
-    TABLE[_name] = lambda b, x, y, op=_op: b.pointwise(op, _require_bool(x), _require_bool(y))
+for _op in ("and", "or", "xor"):
+    for _name in (f"bitwise_{_op}", f"__{_op}__"):
+        TABLE[_name] = lambda b, x, y, op=_op: b.pointwise(op, _require_bool(x), _require_bool(y))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum"):
     TABLE[_name] = lambda b, x, y, op=_name: b.pointwise(op, *same_type(b, x, y))
 
 
-def _require_bool(x: Value) -> Value:
-    if x.dtype != "bool":
+def _require_bool(x: Operand) -> Operand:
+    if (x.dtype if isinstance(x, Value) else type(x).__name__) != "bool":
         raise Unsupported("bitwise operators on integers")
     return x
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Symbol
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import POINTWISE, Value
 from kernelwright.codegen._registry import INTEGERS, TABLE, dim_of, lowering, same_type
 from kernelwright.codegen._size import Size, product
 
@@ -120,8 +120,19 @@ def _scan(b: Builder, x: Value, dim: int, *, dtype: Symbol | None = None) -> Val
 
 @lowering("gather")
 def _gather(b: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    x = b.in_memory(x)
-    return b.make("gather", (x, index), index.shape, x.dtype, dim=dim_of(x, dim), lead=None)
+    return _gathered(b, x, dim_of(x, dim), index)
+
+
+def _gathered(b: Builder, x: Value, d: int, index: Value) -> Value:
+    """Elements along one dim. Of a pointwise value only these are computed, so that it need not be in memory."""
+    few = product(index.shape, b.variants).timed <= product(x.shape, b.variants).timed
+    parts = [a for a in x.args if isinstance(a, Value)] if x.op in POINTWISE and few else []
+    rest = [size for n, size in enumerate(index.shape) if n != d]
+    whole = [a for a in parts if len(a.shape) + d >= len(x.shape) and not a.shape[d - len(x.shape)].equals(1)]
+    if not whole or any(a.shape != x.shape for a in whole) or rest != [s for n, s in enumerate(x.shape) if n != d]:
+        return b.make("gather", (b.in_memory(x), index), index.shape, x.dtype, dim=d, lead=None)
+    args = [_gathered(b, a, d, index) if a in whole else a for a in x.args]
+    return b.make(x.op, tuple(args), index.shape, x.dtype, x.name, **x.attrs)
 
 
 @lowering("softmax", "_softmax")

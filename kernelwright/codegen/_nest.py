@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from kernelwright.codegen._domain import Coarse, domain_of, loops_of
 from kernelwright.codegen._ir import Index, Value, broadcast_index, through_view
-from kernelwright.codegen._size import Affine, Loop, Shape, Size, delinearise, linearise, product, refine
+from kernelwright.codegen._size import Affine, Loop, Shape, Size, contiguous_strides, delinearise, linearise, product
 
 Mode = Literal["pointwise", "row", "column"]
 LONG_ROW = 512
@@ -31,9 +32,12 @@ class Expr:
 
     Attributes:
         kind: ``load`` (memory at ``position``), ``op`` (pointwise), ``reduce``, ``iota``, ``gather`` (memory at
-            ``position`` plus the first argument times ``stride``), ``number``.
+            ``position`` plus the first argument times ``stride``), ``scatter`` (adds its second argument to memory at
+            such a place), ``inside`` (whether ``position`` lies within ``bounds``), ``number``.
         scope: of a reduction: ``row`` (over the reduced loops), ``all`` (over all loops), ``outer`` (of row values over
             the outer loops).
+        bounds: the least position, and the one behind the greatest; None where every position is on that side.
+        guards: conditions without which memory is not read. The value is then not used.
     """
 
     kind: str
@@ -45,11 +49,13 @@ class Expr:
     loops: frozenset[Loop] = frozenset()
     final: bool = False  # depends on a total: known only after all loops
     stage: int = 0  # the first pass over the reduced loops in which it can be computed
+    bounds: tuple[Size | None, Size | None] = (None, None)
+    guards: tuple[Expr, ...] = ()
 
     @property
     def operands(self) -> list[Expr]:
-        """The arguments that are expressions."""
-        return [a for a in self.args if isinstance(a, Expr)]
+        """The arguments that are expressions, and the guards."""
+        return [a for a in (*self.args, *self.guards) if isinstance(a, Expr)]
 
 
 @dataclass
@@ -103,14 +109,15 @@ def analyse(region: set[Value], outputs: Sequence[Value], variants: int, vector:
     Raises:
         NotFusible: the region has no loop nest.
     """
-    domain, reduced = _domain(region, outputs)
-    loops = _loops(domain, reduced, region, variants)
-    visitor = _Visitor(region, loops, variants)
-    stores = []
-    for value in outputs:
-        index = visitor.natural_index(value)
-        expr = visitor.visit(value, index)
-        stores.append((value, expr, linearise(index, value.shape, variants)))
+    domain, reduced = domain_of(region, outputs)
+    loops = loops_of(domain, reduced, region, variants)
+    while True:
+        visitor = _Visitor(region, loops, variants)
+        try:
+            stores = visitor.stores(outputs)
+            break
+        except Coarse as coarse:
+            loops = coarse.cut(loops)
     if any(value.is_reduction and value not in visitor.reductions for value in region):
         raise NotFusible("a reduction of the region is not needed by its outputs")
     order = visitor.order
@@ -122,46 +129,20 @@ def analyse(region: set[Value], outputs: Sequence[Value], variants: int, vector:
     return _arrange(loops, order, stores, variants)
 
 
-def _domain(region: set[Value], outputs: Sequence[Value]) -> tuple[Shape, tuple[int, ...]]:
-    """The shape that the loops run over, and which of its dims are reduced."""
-    reductions = sorted((v for v in region if v.is_reduction), key=lambda v: v.order)
-    if reductions:
-        operand = max(reductions, key=lambda v: (_volume(v.args[0].shape), -len(v.args[0].shape)))
-        return operand.args[0].shape, operand.attrs["dims"]
-    return max((v.shape for v in outputs), key=_volume), ()
+def analyse_over(loops: list[Loop], value: Value, index: Index, region: set[Value], variants: int) -> Nest:
+    """The nest of one pointwise value over given loops, the last of which is the vector loop. No loops are merged.
 
-
-def _volume(shape: Shape) -> int:
-    total = 1
-    for size in shape:
-        total *= size.timed
-    return total
-
-
-def _loops(domain: Shape, reduced: tuple[int, ...], region: set[Value], variants: int) -> list[Loop]:
-    """One loop per dim, cut where another shape of the region has a finer grid."""
-    pieces = [(size, d in reduced) for d, size in enumerate(domain) if not size.equals(1)]
-    total = product(domain, variants)
-    shapes = {v.shape for v in region} | {v.args[0].shape for v in region if v.is_view or v.is_reduction}
-    for shape in sorted(shapes, key=lambda s: [x.values for x in s]):
-        if product(shape, variants) != total:
-            continue
-        finer = refine([size for size, _ in pieces], shape)
-        if finer is not None:
-            pieces = _with_flags(pieces, finer, variants)
-    return [Loop(f"i{n}", size, flag) for n, (size, flag) in enumerate(pieces)]
-
-
-def _with_flags(pieces: list[tuple[Size, bool]], finer: list[Size], variants: int) -> list[tuple[Size, bool]]:
-    out: list[tuple[Size, bool]] = []
-    position = 0
-    for size, flag in pieces:
-        covered = Size.const(1, variants)
-        while covered != size:
-            covered = covered * finer[position]
-            out.append((finer[position], flag))
-            position += 1
-    return out
+    Raises:
+        NotFusible: the region has a reduction, or an index that is not affine in the loops.
+    """
+    visitor = _Visitor(region, loops, variants)
+    expr = visitor.visit(value, index)
+    if any(e.kind == "reduce" for e in visitor.order):
+        raise NotFusible("a reduction inside of pointwise work")
+    stores = [(value, expr, linearise(index, value.shape, variants))]
+    nest = Nest("pointwise", loops[:-1], loops[-1:], loops[-1], stores, visitor.order, False, variants)
+    _place(nest)
+    return nest
 
 
 class _Visitor:
@@ -171,14 +152,31 @@ class _Visitor:
         self.region, self.loops, self.variants = region, loops, variants
         self.order: list[Expr] = []
         self.reductions: dict[Value, tuple[Index, Expr]] = {}
-        self._memo: dict[tuple[Value, Index], Expr] = {}
+        self.guards: tuple[Expr, ...] = ()
+        self._memo: dict[tuple[Value, Index, tuple[Expr, ...]], Expr] = {}
+        self._within: dict[tuple[Affine, Size, Size], Loop] = {}
+        self._meaning: dict[Loop, Affine] = {}  # positions in parts, in terms of the loops
+
+    def stores(self, outputs: Sequence[Value]) -> list[tuple[Value, Expr, Affine]]:
+        """What must be stored, and where."""
+        out = []
+        for value in outputs:
+            if value.op == "scatter":
+                out.append((value, *self.scatter(value)))
+                continue
+            index = self.natural_index(value)
+            out.append((value, self.visit(value, index), linearise(index, value.shape, self.variants)))
+        return out
 
     def natural_index(self, value: Value) -> Index:
         """The index of a stored value: row-major over all loops, over the parallel loops, or over no loop."""
-        volume = product(value.shape, self.variants)
+        return self._natural(value, value.shape)
+
+    def _natural(self, value: Value, shape: Shape) -> Index:
+        volume = product(shape, self.variants)
         for loops in (self.loops, [lp for lp in self.loops if not lp.reduced], []):
             if product([lp.extent for lp in loops], self.variants) == volume:
-                index = delinearise(self._position(loops), value.shape, self.variants)
+                index = delinearise(self._position(loops), shape, self.variants)
                 if index is not None:
                     return tuple(index)
         raise NotFusible(f"{value.name} has another iteration space")
@@ -188,56 +186,145 @@ class _Visitor:
 
     def visit(self, value: Value, index: Index) -> Expr:
         """The expression of a value at an index."""
-        key = (value, index)
+        key = (value, index, self.guards)
         if key not in self._memo:
-            expr = self._build(value, index)
-            self._memo[key] = expr
-            if expr not in self.order:
-                self.order.append(expr)
+            self._memo[key] = self._listed(self._build(value, index))
         return self._memo[key]
+
+    def _listed(self, expr: Expr) -> Expr:
+        if expr not in self.order:
+            self.order.append(expr)
+        return expr
 
     def _build(self, value: Value, index: Index) -> Expr:
         if value.is_view:
             through = through_view(value, index, self.variants)
             if through is None:
+                self._ask_for_finer_loops(value, index)
                 raise NotFusible(f"the index through {value.name} is not affine")
             return self.visit(value.args[0], through)
         if value not in self.region:
             return self._load(value, index)
+        if value.op == "scatter":
+            raise NotFusible(f"{value.name} is known only after all loops")
         if value.is_reduction:
             return self._reduction(value, index)
         if value.op == "iota":
-            return Expr("iota", value, position=index[value.attrs["dim"]])
+            return Expr("iota", value, position=self._flat(index[value.attrs["dim"]]))
         if value.op == "gather":
             return self._gather(value, index)
+        if value.op == "parts":
+            return self._parts(value, index)
         args: list[Any] = []
         for arg in value.args:
             is_value = isinstance(arg, Value)
             args.append(self.visit(arg, broadcast_index(index, arg, value.shape, self.variants)) if is_value else arg)
         return Expr("op", value, args)
 
+    def _ask_for_finer_loops(self, view: Value, index: Index) -> None:
+        for step in contiguous_strides(view.args[0].shape, self.variants):
+            for loop, factor in linearise(index, view.shape, self.variants).terms:
+                inner = step // factor
+                fits = factor * inner == step and inner.divides(loop.extent)
+                if fits and loop in self.loops and not inner.equals(1) and inner != loop.extent:
+                    raise Coarse(loop, inner)
+
     def _load(self, value: Value, index: Index) -> Expr:
-        position = linearise(index, value.shape, self.variants)
+        position = self._flat(linearise(index, value.shape, self.variants))
         for expr in self.order:
-            if expr.kind == "load" and expr.value is value and expr.position == position:
+            if expr.kind == "load" and expr.value is value and expr.position == position and expr.guards == self.guards:
                 return expr
-        return Expr("load", value, position=position)
+        return Expr("load", value, position=position, guards=self.guards)
+
+    def _flat(self, position: Affine) -> Affine:
+        """A position in terms of the loops alone."""
+        out = Affine(position.offset)
+        for loop, size in position.terms:
+            out = out.plus(self._meaning.get(loop, Affine.of(loop)).scaled(size))
+        return out
+
+    def _parts(self, value: Value, index: Index) -> Expr:
+        """Tensors side by side: selections between them. A part is read only where it is selected."""
+        dim, result = value.attrs["dim"], value.attrs["fill"]
+        for part, start in reversed(list(zip(value.args, value.attrs["starts"], strict=True))):
+            before, size = self.guards, part.shape[dim]
+            found = self._inside(value, index[dim], start, start + size)
+            self.guards = (*before, *found)
+            own = list(index)
+            own[dim] = self._from(index[dim], start, size)
+            inner = self.visit(part, tuple(own))
+            self.guards = before
+            if result is None or not found:
+                result = inner
+            else:
+                chosen = replace(value, op="where", args=())
+                result = self._listed(Expr("op", chosen, [*found, inner, result]))
+        assert isinstance(result, Expr)
+        return result
+
+    def _inside(self, value: Value, at: Affine, start: Size, end: Size) -> list[Expr]:
+        """The condition that a position lies in a part; empty where it always does."""
+        position = self._flat(at)
+        first, last = position.range
+        low = None if all(f >= s for f, s in zip(first.values, start.values, strict=True)) else start
+        high = None if all(n < e for n, e in zip(last.values, end.values, strict=True)) else end
+        if low is None and high is None:
+            return []
+        if not position.terms:
+            raise NotFusible(f"{value.name} chooses a part for all of its elements")
+        for expr in self.order:
+            if expr.kind == "inside" and expr.position == position and expr.bounds == (low, high):
+                return [expr]
+        named = Value("inside", "inside", (), (), "bool", {}, value.origin, value.order)
+        return [self._listed(Expr("inside", named, position=position, bounds=(low, high)))]
+
+    def _from(self, at: Affine, start: Size, size: Size) -> Affine:
+        """A position counted from the start of a part, as a loop of its own: its range is that of the part."""
+        if size.equals(1):
+            return Affine.zero(self.variants)
+        key = (at, start, size)
+        if key not in self._within:
+            self._within[key] = loop = Loop(f"p{len(self._within)}", size)
+            self._meaning[loop] = self._flat(at.plus(Affine(start * -1)))
+        return Affine.of(self._within[key])
+
+    def scatter(self, value: Value) -> tuple[Expr, Affine]:
+        """Sums at places that an index names, and where they lie for the index 0."""
+        *begun, where, source = value.args
+        over, dim = value.attrs["over"], value.attrs["dim"]
+        if any(_behind(first) in self.region for first in begun):
+            raise NotFusible(f"{value.name} begins with what the same loops compute")
+        index = self._natural(value, over)
+        rest = [Affine.zero(self.variants) if d == dim else a for d, a in enumerate(index)]
+        at, term = (
+            self.visit(x, broadcast_index(index, x, over, self.variants)) if isinstance(x, Value) else x
+            for x in (where, source)
+        )
+        position = linearise(rest, value.shape, self.variants)
+        stride = product(value.shape[dim + 1 :], self.variants)
+        return self._listed(Expr("scatter", value, [at, term], position, stride)), position
 
     def _gather(self, value: Value, index: Index) -> Expr:
         source, where = value.args
         if source.is_view or source in self.region:
             raise NotFusible("gather from something that is not in memory")
-        dim, lead = value.attrs["dim"], value.attrs["lead"]
+        dim, lead, shape = value.attrs["dim"], value.attrs["lead"], value.attrs.get("seen_as", source.shape)
         if lead is None:  # torch.gather: same rank, the index runs along dim
             rest = [Affine.zero(self.variants) if d == dim else a for d, a in enumerate(index)]
             at = self.visit(where, index)
+        elif lead < 0:  # elements of planes: the index has all dims that are left
+            rest = [*index[:dim], Affine.zero(self.variants)]
+            at = self.visit(where, broadcast_index(index, where, value.shape, self.variants))
         else:  # embedding: rows picked by a leading index
             rest = [Affine.zero(self.variants), *index[lead:]]
             at = self.visit(where, (*index[:lead], Affine.zero(self.variants)))
-        stride = product(source.shape[dim + 1 :], self.variants)
-        return Expr("gather", value, [at], linearise(rest, source.shape, self.variants), stride)
+        stride = product(shape[dim + 1 :], self.variants)
+        position = self._flat(linearise(rest, shape, self.variants))
+        return Expr("gather", value, [at], position, stride, guards=self.guards)
 
     def _reduction(self, value: Value, index: Index) -> Expr:
+        if self.guards:
+            raise NotFusible(f"{value.name} is needed in some places alone")
         if value in self.reductions:
             known, expr = self.reductions[value]
             if known != index:
@@ -273,6 +360,11 @@ class _Visitor:
         elif total == product([lp.extent for lp in outer], self.variants):
             return "outer", outer
         raise NotFusible(f"{value.name} reduces over other loops")
+
+
+def _behind(value: Value) -> Value:
+    """What the views over a value lead to."""
+    return _behind(value.args[0]) if value.is_view else value
 
 
 def _boundary(loops: list[Loop], vector: Size | None, variants: int) -> Loop | None:
@@ -354,6 +446,8 @@ def _place(nest: Nest) -> None:
         found: frozenset[Loop] = expr.position.loops if expr.position is not None else frozenset()
         for operand in expr.operands:
             found |= operand.loops
+        if expr.kind == "scatter" and nest.mode != "pointwise":
+            raise NotFusible("sums by index beside reductions")
         expr.final = any(o.final for o in expr.operands)
         expr.stage = max((o.stage for o in expr.operands), default=0)
         if expr.kind == "reduce":
@@ -388,7 +482,7 @@ def has_uneven_rows(nest: Nest) -> bool:
     three times as long as over 32. Masks are used only for loops over contiguous floats, since g++ vectorises those.
     """
     vector = nest.vector
-    if nest.mode == "column" or nest.chunked or vector is None or not nest.outer:
+    if nest.mode == "column" or nest.chunked or vector is None or not nest.outer or any(e.guards for e in nest.order):
         return False
     if vector.extent.timed >= SHORT_ROW or vector.extent.timed % 16 == 0:
         return False

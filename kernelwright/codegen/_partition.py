@@ -13,6 +13,9 @@ from typing import Any
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._nest import Expr, Nest, NotFusible, analyse
 
+_CHEAP = 32  # flops per element up to which computing a value again beats writing and reading it, on a GPU
+_MANY, _SMALL = 8, 1 << 18  # readers of one element; elements up to which a launch costs more than any work
+
 
 @dataclass(eq=False)
 class Step:
@@ -20,14 +23,17 @@ class Step:
 
     Attributes:
         kind: ``nest`` (generated loops), the operator of a heavy value (``matmul``, ``conv``, ``pool``, ``scan``,
-            ``routine``, ``extern``, ``item``), or ``own_matmul`` and ``own_conv`` (generated ones).
+            ``routine``, ``attention``, ``extern``, ``item``), or ``own_matmul`` and ``own_conv`` (generated ones).
         values: the values that are computed here, in execution order.
         outputs: the values that other steps or the caller need in memory.
         nest: the analysed loops of a generated step.
         alias: outputs that overwrite the result of an earlier step, each with that result.
-        epilogue: of a generated product or convolution: the nest that runs on its tiles while they are in cache.
+        epilogue: of a generated product or convolution: the nest that runs on its tiles while they are in cache. Of an
+            attention: the nest that runs on its scores.
         bias: of a library product: the vector that the library adds.
         region: the values of a nest with the views between them, for analysing it again.
+        body: of a loop: the plan of one step.
+        inside: of a loop: whether one kernel runs all steps.
     """
 
     kind: str
@@ -38,6 +44,8 @@ class Step:
     epilogue: Nest | None = None
     region: set[Value] = field(default_factory=set)
     bias: Value | None = None
+    body: Any = None
+    inside: bool = False
 
     @property
     def reads(self) -> set[Value]:
@@ -95,6 +103,10 @@ class _Partitioner:
         self.nests: dict[int, Nest] = {}
         self.reasons: dict[Value, str] = {}
 
+    @property
+    def _on_gpu(self) -> bool:
+        return bool(self.options.get("backend", "cpp") != "cpp")
+
     def run(self) -> Partition:
         for value in self.program.values:
             if value.is_view or value in self.free or value.op == "leaf":
@@ -111,10 +123,15 @@ class _Partitioner:
         free: set[Value] = set()
         for value in self.program.values:
             made = value.op in ("full", "iota") or (value.is_fusible and not value.is_reduction and bool(value.inputs))
-            if made and value.op != "gather" and all(root(i) in free for i in value.inputs):
+            if made and value.op not in ("gather", "scatter") and all(root(i) in free for i in value.inputs):
                 free.add(value)
-        needed = [v for v in free if v in self.results or any(not u.is_fusible for u in self._real_users(v))]
+        needed = [v for v in free if v in self.results or any(self._in_memory(v, u) for u in self._real_users(v))]
         return free - set(needed)
+
+    def _in_memory(self, value: Value, user: Value) -> bool:
+        """True where a user needs a value as memory."""
+        read = user.op == "gather" or (user.op == "scatter" and len(user.args) > 2)
+        return not user.is_fusible or (read and root(user.args[0]) is value)
 
     def _real_users(self, value: Value) -> Iterable[Value]:
         for user in self.users[value]:
@@ -179,9 +196,9 @@ class _Partitioner:
                 if other is not mine and self._run_alike(self.nests[key], self.nests[id(self.group[value])]):
                     self._try_merge(other, value)
 
-    @staticmethod
-    def _run_alike(one: Nest, other: Nest) -> bool:
-        if one.mode == "row" or any(e.value.op in ("argmax", "argmin") for nest in (one, other) for e in nest.order):
+    def _run_alike(self, one: Nest, other: Nest) -> bool:
+        extreme = any(e.value.op in ("argmax", "argmin") for nest in (one, other) for e in nest.order)
+        if not self._on_gpu and (one.mode == "row" or extreme):
             return False  # a nest keeps values between passes over rows in memory of its own
         loops = [[loop.extent for loop in (*nest.outer, *nest.inner)] for nest in (one, other)]
         shapes = {value.shape for nest in (one, other) for value, _, _ in nest.stores}
@@ -203,6 +220,9 @@ class _Partitioner:
         union = group | mine
         if self._has_cycle(union):
             return
+        if self._on_gpu and self._costs_more_twice(group, mine):
+            self.reasons[value] = "computed once for many elements"
+            return
         try:
             nest = self._analyse(union)
         except NotFusible as error:
@@ -213,6 +233,12 @@ class _Partitioner:
         for member in union:
             self.group[member] = union
         self.nests[id(union)] = nest
+
+    def _costs_more_twice(self, group: set[Value], readers: set[Value]) -> bool:
+        """True where many elements would compute again what one element of a group takes long for."""
+        cost = sum(v.cost for v in group if not v.is_reduction)
+        made, wanted = (self.nests[id(values)].volume().timed for values in (group, readers))
+        return cost > _CHEAP and made * _MANY <= wanted and wanted > _SMALL
 
     def _has_cycle(self, union: set[Value]) -> bool:
         """True where a path leaves the union and comes back."""
@@ -241,7 +267,7 @@ class _Partitioner:
                 steps.append(Step("nest", values, self._outputs(group), nest, region=self._full(group)))
             elif values[0].op != "second":
                 values += [u for u in self.users[values[0]] if u.op == "second"]
-                steps.append(Step(values[0].op, values, values))
+                steps.append(Step(values[0].op, values, values, epilogue=values[0].attrs.get("epilogue")))
         return steps
 
     def _ordered(self, steps: list[Step]) -> list[Step]:
@@ -282,16 +308,24 @@ def in_place(steps: list[Step], results: Callable[[Value], bool]) -> None:
             continue
         last = max((e.stage for e in step.nest.order), default=0)
         for value, expr, position in step.nest.stores:
+            if expr.kind == "scatter":
+                continue
             others = [e for v, e, _ in step.nest.stores if v is not value]
             for source in step.nest.loads():
                 if not _loads(expr, source) and any(_loads(e, source) for e in others):
                     continue  # the others would read the new value; a shared load precedes the store
                 spots = {e.position for e in step.nest.order if e.kind == "load" and e.value is source}
                 gathers = any(e.kind == "gather" and e.value.args[0] is source for e in step.nest.order)
-                mine = source in fresh and readers.get(source) == 1 and not results(source) and not gathers
+                guarded = any(e.kind == "load" and e.value is source and e.guards for e in step.nest.order)
+                elsewhere = gathers or guarded or results(source)
+                mine = source in fresh and readers.get(source) == 1 and not elsewhere
                 free = source not in step.alias.values() and value not in step.alias
-                if mine and free and spots == {position} and expr.stage == last and source.dtype == value.dtype:
+                if mine and free and spots == {position} and expr.stage == last and _alike(source, value):
                     step.alias[value] = source
+
+
+def _alike(one: Value, other: Value) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape
 
 
 def _loads(expr: Expr, source: Value) -> bool:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernelwright.codegen._attention import fuse_attention
 from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._lower import lower
 from kernelwright.codegen._partition import KeepInTorch, Step, in_place, partition, root
 from kernelwright.codegen._products import own_products
 
-OWN_KINDS = ("nest", "pool", "scan", "routine", "own_matmul", "own_conv")
+OWN_KINDS = ("nest", "pool", "scan", "routine", "attention", "own_matmul", "own_conv", "repeat")
+
+
+def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
+    """Steps, and the steps of their loops."""
+    for step in steps:
+        yield step
+        if step.body is not None:
+            yield from all_steps(step.body.steps)
 
 
 @dataclass
@@ -39,12 +48,19 @@ def make_plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
     by_choice = {"scaled_dot_product_attention"} if options["attention"] == "library" else set()
     kept: dict[str, str] = {}
     for _ in range(len(graph.nodes) + 1):
-        program = lower(graph, frozenset(by_choice | set(kept)), options.get("backend", "cpp"))
+        program = lower(
+            graph, frozenset({*by_choice, *(f"node:{name}" for name in kept)}), options.get("backend", "cpp")
+        )
+        if options["attention"] == "fused" or (by_choice and options.get("backend") == "triton"):
+            program = fuse_attention(program, library=bool(by_choice))
         try:
             parts = partition(program, options)
         except KeepInTorch as refused:
             kept[refused.node] = str(refused)
             continue
+        for step in parts.steps:
+            if step.kind == "repeat":
+                step.body = make_plan(step.values[0].attrs["repeat"].step, options)
         results = {root(o) for o in program.outputs}
         steps = own_products(parts.steps, program, options)
         if options["in_place"]:
@@ -53,14 +69,21 @@ def make_plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
     raise CodegenError("the graph cannot be partitioned", hint="please report this graph: it is a bug of the generator")
 
 
-def fold_biases(plan: Plan) -> None:
-    """Let the library add a bias if nothing else follows its product. A kernel for the bias alone does not pay."""
+def fold_biases(plan: Plan, *, on_device: bool = False) -> None:
+    """Let the library add a bias if nothing else follows its product. A kernel for the bias alone does not pay.
+
+    Args:
+        on_device: a GPU's library adds biases to matrix products only, whichever way the right side lies. Change
+            nothing if no generated kernel would be left.
+    """
+    for step in plan.steps:
+        if step.body is not None:
+            fold_biases(step.body, on_device=on_device)
     makers = {v: s for s in plan.steps for v in s.outputs}
-    for step in list(plan.steps):
-        product = _bias_only(step, makers)
-        if product is None:
-            continue
-        source, bias = product
+    found = [(step, folded) for step in plan.steps if (folded := _bias_only(step, makers, on_device)) is not None]
+    if on_device and len(found) == sum(step.kind in OWN_KINDS for step in plan.steps):
+        return
+    for step, (source, bias) in found:
         maker = makers[source]
         maker.bias = bias
         maker.outputs = step.outputs
@@ -70,7 +93,7 @@ def fold_biases(plan: Plan) -> None:
         plan.steps = _stable(plan.steps)
 
 
-def _bias_only(step: Step, makers: Mapping[Value, Step]) -> tuple[Value, Value] | None:
+def _bias_only(step: Step, makers: Mapping[Value, Step], on_device: bool) -> tuple[Value, Value] | None:
     """The product and the bias of a nest that only adds the bias to the product, in place; else None."""
     if step.kind != "nest" or len(step.values) != 1 or step.values[0].op != "add" or not step.alias:
         return None
@@ -80,10 +103,12 @@ def _bias_only(step: Step, makers: Mapping[Value, Step]) -> tuple[Value, Value] 
     if maker is None or len(others) != 1 or not isinstance(others[0], Value):
         return None
     bias = root(others[0])
-    per_filter = maker.kind == "conv" and bias.shape == (source.shape[1],) and others[0].shape[1:] != ()
+    per_filter = (
+        maker.kind == "conv" and not on_device and bias.shape == (source.shape[1],) and others[0].shape[1:] != ()
+    )
     per_column = maker.kind == "matmul" and bias.shape == (source.shape[-1],) and others[0] is bias
-    linear = maker.kind != "matmul" or (source.attrs["transposed"] and len(source.args[1].shape) == 2)
-    return (source, bias) if bias.op == "leaf" and (per_filter or per_column) and linear else None
+    linear = per_column and (on_device or source.attrs["transposed"]) and len(source.args[1].shape) == 2
+    return (source, bias) if bias.op == "leaf" and (per_filter or linear) else None
 
 
 def _stable(steps: list[Step]) -> list[Step]:

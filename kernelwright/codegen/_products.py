@@ -13,6 +13,8 @@ from kernelwright.codegen._nest import Nest, NotFusible, analyse, is_element
 from kernelwright.codegen._partition import Step, root
 from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
 
+_SMALL = 128  # rows, columns and depth up to which a matrix is small
+
 
 def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]) -> list[Step]:
     """Replace library products by generated kernels where the schedule says so, and fuse their epilogues."""
@@ -24,7 +26,8 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
     replaced: dict[Step, Step] = {}
     dropped: set[Step] = set()
     for step in reversed(steps):
-        if options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, "")) != "own":
+        choice = options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, ""))
+        if choice != "own" and (choice != "mixed" or suits_library(step.values[0])):
             continue
         if not _writable(step, program, splits=options.get("backend") == "triton"):
             continue
@@ -41,6 +44,14 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
             values = [*step.values, *user.values]
             replaced[user] = Step(f"own_{step.kind}", values, user.outputs, epilogue=epilogue, region=user.region)
     return [replaced.get(s, s) for s in steps if s not in dropped]
+
+
+def suits_library(value: Value) -> bool:
+    """True for a float32 product of more than small matrices. No matrix unit computes it, and vendors' kernels win."""
+    left, right = value.args
+    rows = product(left.shape[:-1] if len(right.shape) == 2 else left.shape[-2:-1], len(left.shape[0].values))
+    sizes = (rows, value.shape[-1], left.shape[-1])
+    return value.op == "matmul" and value.dtype == "float32" and any(size.timed > _SMALL for size in sizes)
 
 
 def _writable(step: Step, program: Program, *, splits: bool) -> bool:
@@ -60,7 +71,7 @@ def operand_memory(value: Value, variants: int) -> Value:
     """The value to pass as row-major memory: its root if it only reshapes the root, else a copy of the value itself."""
     loops = [Loop(f"d{d}", size) for d, size in enumerate(value.shape)]
     index = tuple(Affine.of(lp) for lp in loops)
-    found = _access(value, index, variants)
+    found = access(value, index, variants)
     plain = found is not None and found[1] == linearise(index, value.shape, variants)
     return root(value) if plain else value
 
@@ -100,7 +111,7 @@ class Layout:
     inner: Loop | None = None
 
 
-def _access(value: Value, index: Index, variants: int, copies: bool = False) -> tuple[Value, Affine] | None:
+def access(value: Value, index: Index, variants: int, copies: bool = False) -> tuple[Value, Affine] | None:
     """The memory of an operand and the position in it, or None. With ``copies``, a view may be copied into memory."""
     shown, place = value, index
     while shown.is_view:
@@ -149,8 +160,8 @@ def matrix_layout(value: Value, variants: int, split: Size | None = None, *, cop
 
     batch_right = leading if len(right.shape) > 2 else []
     ends = (*at(n), depth) if value.attrs["transposed"] else (depth, *at(n))
-    a = _access(left, (*at(*leading, m), depth), variants, copies)
-    b = _access(right, (*at(*batch_right), *ends), variants, copies)
+    a = access(left, (*at(*leading, m), depth), variants, copies)
+    b = access(right, (*at(*batch_right), *ends), variants, copies)
     if a is None or b is None:
         return None
     layout = Layout(leading, m, n, k, a, b, inner)

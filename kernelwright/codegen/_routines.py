@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kernelwright.codegen._ir import STORED_TYPES, Value
 from kernelwright.codegen._kernel import Argument, Function
+from kernelwright.codegen._names import literal
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._routine_texts import BILINEAR, BINS, NEAREST, PREFETCH, SEGMENTS, TOP
 from kernelwright.codegen._size import Size, product
@@ -135,7 +136,7 @@ def _segments(value: Value, parts: dict[str, str], second: bool, variants: int) 
     """Inputs: rows and bounds; or a table, the rows' indices into it, bounds, and optional weights."""
     gathered, weighted = len(value.inputs) > 2, len(value.inputs) > 3
     given = [f"const {parts[f't{n}']}* __restrict in{n}" for n in range(len(value.inputs))]
-    mean, empty = value.attrs["mean"], value.attrs["empty"]
+    mean, empty = value.attrs["mean"], literal(value.attrs["empty"], "float32")
     parts |= {
         "parameters": ", ".join(given),
         "offsets": "in2" if gathered else "in1",

@@ -8,7 +8,7 @@ from typing import Any
 from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._nest import SHORT_ROW, has_long_rows, has_uneven_rows, is_element
-from kernelwright.codegen._plan import OWN_KINDS, Plan, make_plan
+from kernelwright.codegen._plan import OWN_KINDS, Plan, all_steps, make_plan
 from kernelwright.records import KnobValue
 
 # Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
@@ -49,7 +49,7 @@ def _all_rows_are_short(plan: Plan) -> bool:
     Adding up the lanes of a vector takes longer than adding the few vectors of a short row: a sum over 31 numbers takes
     1.6 times as long in 512 bits as in 256.
     """
-    nests = [step.nest for step in plan.steps if step.kind in OWN_KINDS]
+    nests = [step.nest for step in all_steps(plan.steps) if step.kind in OWN_KINDS]
     rows = [nest for nest in nests if nest is not None and nest.mode == "row"]
     return bool(rows) and len(rows) == len(nests) and all(n.inner[-1].extent.timed < SHORT_ROW for n in rows)
 
@@ -78,9 +78,10 @@ def relevant(graph: Graph) -> tuple[str, ...]:
 
 def _relevant(graph: Graph) -> list[str]:
     plan = make_plan(graph, complete({}))
-    kinds = {step.kind for step in plan.steps}
+    steps = list(all_steps(plan.steps))
+    kinds = {step.kind for step in steps}
     names = ["VECTOR_BITS", "UNROLL", "reciprocal_math"]
-    nests = [s for s in plan.steps if s.nest is not None or s.epilogue is not None]
+    nests = [s for s in steps if s.nest is not None or s.epilogue is not None]
     if sum(len(s.values) for s in nests) > 1:
         names.append("fusion")
     if "own_matmul" in kinds:
@@ -93,18 +94,18 @@ def _relevant(graph: Graph) -> list[str]:
         names.append("scratch")
     if _has_columns(plan):
         names.append("BLOCK")
-    if any(s.nest is not None and has_long_rows(s.nest) for s in plan.steps):
+    if any(s.nest is not None and has_long_rows(s.nest) for s in steps):
         names += ["STRIPE", "prefetch"]
-    if any(s.kind == "nest" and s.nest is not None and has_uneven_rows(s.nest) for s in plan.steps):
+    if any(s.kind == "nest" and s.nest is not None and has_uneven_rows(s.nest) for s in steps):
         names.append("tails")
-    if any(s.alias for s in plan.steps):
+    if any(s.alias for s in steps):
         names.append("in_place")
     return names
 
 
 def _has_passes(plan: Plan) -> bool:
     """True where an element value may be kept from one pass over a row to the next."""
-    for step in plan.steps:
+    for step in all_steps(plan.steps):
         nest = step.nest
         if nest is not None and any(e.stage > 0 and is_element(nest, e) for e in nest.order):
             return True
@@ -112,7 +113,7 @@ def _has_passes(plan: Plan) -> bool:
 
 
 def _has_columns(plan: Plan) -> bool:
-    for step in plan.steps:
+    for step in all_steps(plan.steps):
         if step.nest is not None and step.nest.mode == "column":
             return True
         first = step.values[0]

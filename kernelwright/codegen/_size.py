@@ -136,6 +136,16 @@ class Affine:
         """The loops that the index depends on."""
         return frozenset(loop for loop, _ in self.terms)
 
+    @property
+    def range(self) -> tuple[Size, Size]:
+        """The least and the greatest value."""
+        first = last = self.offset
+        for loop, size in self.terms:
+            reach = (loop.extent - 1) * size
+            first = first + Size(tuple(min(r, 0) for r in reach.values))
+            last = last + Size(tuple(max(r, 0) for r in reach.values))
+        return first, last
+
     def scaled(self, factor: Size) -> Affine:
         """The index times a size."""
         return _affine(self.offset * factor, {loop: size * factor for loop, size in self.terms})
@@ -187,9 +197,7 @@ def _divmod(position: Affine, size: Size, variants: int) -> tuple[Affine, Affine
         else:
             inner[loop] = coefficient
     high, low = position.offset // size, position.offset - (position.offset // size) * size
-    reach = low
-    for loop, coefficient in inner.items():
-        reach = reach + (loop.extent - 1) * coefficient
-    if any(r >= s for r, s in zip(reach.values, size.values, strict=True)):
+    first, last = _affine(low, inner).range
+    if any(f < 0 or n >= s for f, n, s in zip(first.values, last.values, size.values, strict=True)):
         return None
     return _affine(high, outer), _affine(low, inner)

@@ -20,13 +20,21 @@ class TritonForward(ForwardWriter):
         self.device = f"{places[0]}.device" if places else '"cuda"'  # of the first tensor that forward can reach
 
     def _allocate(self, value: Value, dims: Shape) -> None:
+        begun = value.op == "scatter" or value.attrs.get("routine") == "counts"
+        if begun and value.attrs["fill"] is None:
+            seen = "" if dims == value.shape else f".view({', '.join(self.sizes.expr(s) for s in dims)})"
+            self.assign(value, f"{self.tensor(value.args[0])}.clone(){seen}")
+            return
         like = next((v for v in self.inputs if v.shape == dims and v.dtype == value.dtype), None)
-        if like is not None:
+        if like is not None and not begun:
             self.assign(value, f"torch.empty_like({self.memory(like)})")
             return
         shape = ", ".join(self.sizes.expr(s) for s in dims)
         shape = f"({shape},)" if len(dims) == 1 else f"({shape})"
-        self.assign(value, f"torch.empty({shape}, dtype=torch.{value.dtype}, device={self.device})")
+        call, fill = "empty", value.attrs["fill"] if begun else None
+        if fill is not None:
+            call, shape = ("zeros", shape) if fill == 0 else ("full", f"{shape}, {self.sizes.number(fill)}")
+        self.assign(value, f"torch.{call}({shape}, dtype=torch.{value.dtype}, device={self.device})")
 
     def launch(self, kernel: Kernel) -> None:
         """The launch of a kernel, with the statements before it."""

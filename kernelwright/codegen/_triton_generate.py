@@ -19,18 +19,24 @@ from kernelwright.codegen._file import (
     title_of,
 )
 from kernelwright.codegen._graph import Graph
+from kernelwright.codegen._ir import Program
 from kernelwright.codegen._partition import Step
-from kernelwright.codegen._plan import Plan, make_plan
+from kernelwright.codegen._plan import Plan
+from kernelwright.codegen._repeat import write_repeat
+from kernelwright.codegen._triton_attention import attention_kernel
 from kernelwright.codegen._triton_forward import TritonForward
-from kernelwright.codegen._triton_gemm import gemm_kernel
+from kernelwright.codegen._triton_gemm import gemm_kernels
+from kernelwright.codegen._triton_loop import loop_kernel
 from kernelwright.codegen._triton_math import fast, helpers
 from kernelwright.codegen._triton_nest import nest_kernels
+from kernelwright.codegen._triton_products import triton_plan
+from kernelwright.codegen._triton_routines import routine_kernel
 from kernelwright.codegen._triton_schedule import CONSTANTS, choices, complete, relevant
 from kernelwright.codegen._triton_templates import pool_kernel, scan_kernel
 from kernelwright.codegen._triton_tiles import Kernel
 from kernelwright.records import KnobValue
 
-_OWN_KINDS = ("nest", "pool", "scan", "own_matmul", "own_conv")
+_OWN_KINDS = ("nest", "pool", "scan", "routine", "attention", "own_matmul", "own_conv", "repeat")
 _IMPORTS = ["", "import triton", "import triton.language as tl"]
 
 
@@ -46,9 +52,9 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
     """
     options = complete(graph, schedule or {})
     plans = []
-    emitter = _Emitter(options)
+    emitter = TritonEmitter(options)
     for half in graph.halves:
-        plan = make_plan(half, options)
+        plan = triton_plan(half, options)
         emitter.begin(half, plan)
         for step in plan.steps:
             emitter.step(step)
@@ -57,7 +63,7 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
     return finished(plans, emitter.file(graph), knobs, emitter.report)
 
 
-class _Emitter:
+class TritonEmitter:
     """Writes the steps of plans, and then the file around them."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -65,37 +71,56 @@ class _Emitter:
         self.kernels: list[Kernel] = []
         self.report: list[dict[str, Any]] = []
         self.written: list[TritonForward] = []
+        self.loops: list[str] = []
+        self.constants: list[str] = []
+
+    def writer(self, program: Program, graph: Graph) -> TritonForward:
+        """A writer of statements."""
+        return TritonForward(program, graph)
 
     def begin(self, graph: Graph, plan: Plan) -> None:
         """Start with the steps of the next plan."""
         self.graph, self.plan = graph, plan
-        self.forward = TritonForward(plan.program, graph)
+        self.forward = self.writer(plan.program, graph)
         self.written.append(self.forward)
 
     def step(self, step: Step) -> None:
         """One step: its kernels if it has any, and its lines of ``forward``."""
+        if step.kind == "repeat" and not step.inside:
+            write_repeat(self, step)
+            return
         if step.values[0].op in ("pool", "conv"):
             self.forward.window_sizes(step.values[0])
         if step.kind not in _OWN_KINDS:
             self.forward.library(step)
             self.report.append(left_to_torch(step, self.plan))
             return
-        operators = operators_of(step)
+        operators = operators_of(step.body.steps[0] if step.inside else step)
         name = kernel_name(operators, [k.name for k in self.kernels])
         kernels = self._kernels(step, name, title_of(step))
         self.kernels += kernels
         for value in step.outputs:
-            self.forward.allocate(value)
+            if value in step.alias:
+                self.forward.variables[value] = self.forward.variables[step.alias[value]]
+            else:
+                self.forward.allocate(value)
         for kernel in kernels:
             self.forward.launch(kernel)
-        self.report.append({"kind": step.kind, "name": name, "ops": operators, "why": ""})
+        self.report.append({"kind": step.kind, "name": name, "ops": operators, "why": "",
+                            "launches": len(kernels)})  # fmt: skip
 
     def _kernels(self, step: Step, name: str, title: str) -> list[Kernel]:
         variants = self.graph.variants
         if step.nest is not None:
             return nest_kernels(step.nest, name, title, self.options)
         if step.kind in ("own_matmul", "own_conv"):
-            return [gemm_kernel(step, name, title, variants)]
+            return gemm_kernels(step, name, title, variants, self.options)
+        if step.kind == "attention":
+            return [attention_kernel(step.values[0], name, title, self.options)]
+        if step.kind == "repeat":
+            return [loop_kernel(step, name, title, variants)]
+        if step.kind == "routine":
+            return [routine_kernel(step, name, title, variants)]
         template = pool_kernel if step.kind == "pool" else scan_kernel
         return [template(step.values[0], name, title, variants)]
 
@@ -111,26 +136,37 @@ class _Emitter:
             there, back = self.written
             ways = there.way_there(graph.gradient, graph.structure), back.way_back(graph.gradient)
             function, body = gradient_class(graph, *ways)
-        text = "\n".join([function, *body])
+        text = "\n".join([*self.loops, function, *body])
         imports = module_imports(made, text)
         parts = []
         if self.kernels:
-            code = "\n\n".join(k.text for k in self.kernels)
-            code = "\n\n".join(text.strip() + "\n" for text in (helpers(code), code) if text)
-            code = fast(code) if self.options["fast_math"] else code
-            imports += _IMPORTS
-            if "libdevice." in code:
-                imports.append("from triton.language.extra import libdevice")
-            parts += [self._knobs(graph, text), "\n" + code.strip()]
-        if constants := [line for half in self.written for line in half.constants]:
+            code = self.code()
+            imports += self.code_imports(code)
+            parts += [self._knobs(graph, text, code), "\n" + code.strip()]
+        if constants := [*self.constants, *(line for half in self.written for line in half.constants)]:
             parts.append("\n".join(constants))
-        parts += ["\n" + part for part in (made.helpers, function) if part]
+        parts += ["\n" + part for part in (made.helpers, *self.loops, function) if part]
         parts.append("\n" + model_class(made, graph, body))
         return "\n\n".join(["\n".join(imports), *parts]) + "\n"
 
-    def _knobs(self, graph: Graph, forward: str) -> str:
-        names = [name for name in CONSTANTS if re.search(rf"\b{name}\b(?!=)", forward)]
+    def code(self) -> str:
+        """The kernels, with the functions that they call."""
+        code = "\n\n".join(k.text for k in self.kernels)
+        code = "\n\n".join(text.strip() + "\n" for text in (helpers(code), code) if text)
+        return fast(code) if self.options["fast_math"] else code
+
+    def code_imports(self, code: str) -> list[str]:
+        """The lines with which a file imports what its kernels need."""
+        return [*_IMPORTS, *(["from triton.language.extra import libdevice"] if "libdevice." in code else [])]
+
+    def constants_of(self, graph: Graph, forward: str, code: str) -> dict[str, tuple[KnobValue, ...]]:
+        """The constants that ``forward`` passes to kernels, with their values."""
         known = choices(graph)
+        return {name: known[name] for name in CONSTANTS if re.search(rf"\b{name}\b(?!=)", forward)}
+
+    def _knobs(self, graph: Graph, forward: str, code: str) -> str:
+        known = self.constants_of(graph, forward, code)
+        names = list(known)
         lines = [f"    {name!r}: {list(known[name])}," for name in names]
         values = [f"{name} = {self.options[name]!r}" for name in names]
         return "\n".join(["KNOBS = {", *lines, "}", *values])

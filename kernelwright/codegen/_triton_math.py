@@ -121,6 +121,32 @@ def kw_gelu_tanh(x):
     """x / 2 * (1 + tanh(z)) = x / (1 + exp(-2 z)), with z = sqrt(2 / pi) * (x + 0.044715 x^3)."""
     return x / (1.0 + libdevice.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
 ''',
+    "kw_later_max": '''
+@triton.jit
+def kw_later_max(x, y):
+    """The larger of two numbers; a NaN rather than a number."""
+    return tl.where((y >= x) | (y != y), y, x)
+''',
+    "kw_later_max_at": '''
+@triton.jit
+def kw_later_max_at(x, x_at, y, y_at):
+    """The larger of two numbers with its place; the second one if they are equal, and a NaN rather than a number."""
+    taken = (y >= x) | (y != y)
+    return tl.where(taken, y, x), tl.where(taken, y_at, x_at)
+''',
+    "kw_later_min": '''
+@triton.jit
+def kw_later_min(x, y):
+    """The smaller of two numbers; a NaN rather than a number."""
+    return tl.where((y <= x) | (y != y), y, x)
+''',
+    "kw_later_min_at": '''
+@triton.jit
+def kw_later_min_at(x, x_at, y, y_at):
+    """The smaller of two numbers with its place; the second one if they are equal, and a NaN rather than a number."""
+    taken = (y <= x) | (y != y)
+    return tl.where(taken, y, x), tl.where(taken, y_at, x_at)
+''',
     "kw_multiply": """
 @triton.jit
 def kw_multiply(x, y):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._nest import Nest
-from kernelwright.codegen._plan import Plan, make_plan
+from kernelwright.codegen._plan import Plan, all_steps
+from kernelwright.codegen._triton_attention_choices import attention_choices
 from kernelwright.codegen._triton_nest import fits_whole
+from kernelwright.codegen._triton_products import product_choices, relevant_to_products, triton_plan
 from kernelwright.records import KnobValue
 
 # Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
@@ -17,7 +19,11 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "fusion": ("full", "rows", "none"),
     "gemm": ("own", "library"),
     "conv": ("library", "own"),
-    "attention": ("decomposed", "library"),
+    "precision": ("ieee", "tf32x3"),
+    "splits": (1, 2, 4, 8),
+    "persistent": (False, True),
+    "descriptors": (False, True),
+    "attention": ("fused", "decomposed", "library"),
     "rows": ("whole", "blocks"),
     "fast_math": (False, True),
     "BLOCK": (1024, 256, 512, 2048, 4096),
@@ -25,15 +31,23 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "TILE": (4096, 1024, 2048, 8192),
     "COLUMNS": (64, 16, 32, 128),
     "REDUCE_WARPS": (4, 2, 8, 16),
+    "LOOP_TILE": (512, 128, 256, 1024, 2048),
+    "LOOP_WARPS": (4, 1, 2, 8),
+    "LOOP_STAGES": (5, 3, 8, 1),
     "BLOCK_M": (64, 32, 128),
     "BLOCK_N": (64, 32, 128),
     "BLOCK_K": (32, 16),
     "GROUP_M": (8, 1, 4, 16),
     "GEMM_WARPS": (4, 2, 8),
-    "GEMM_STAGES": (3, 2, 4),
+    "GEMM_STAGES": (3, 2, 4, 5),
+    "ATTENTION_M": (64, 16, 32, 128),
+    "ATTENTION_N": (64, 32, 128),
+    "ATTENTION_WARPS": (4, 8),
+    "ATTENTION_STAGES": (2, 1, 3),
 }
 CONSTANTS = tuple(name for name in CHOICES if name.isupper())
 _FIXED = {"backend": "triton", "in_place": False}  # read by the steps that both emitters share
+_PROGRAMS = 2 * 132  # that keep an H100 at work
 _APPROXIMATE = {"exp", "exp2", "log", "log2", "sin", "cos", "sqrt", "sigmoid", "silu", "mish", "softplus", "gelu_tanh"}
 
 
@@ -42,9 +56,20 @@ def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
     found = dict(CHOICES)
     if _is_convolution(graph):
         found["conv"] = ("own", "library")
-    if {i.info.dtype for i in graph.inputs if "float" in i.info.dtype} <= {*HALVES}:
-        found["BLOCK_K"] = (64, 32, 128)  # half the bytes: deeper tiles fit into the same shared memory
-    return found
+    first = {**{name: values[0] for name, values in found.items()}, **_FIXED}
+    return found | _columns(graph, first) | product_choices(graph, first) | attention_choices(graph, first)
+
+
+def _columns(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple[KnobValue, ...]]:
+    """Narrow tiles of columns first, where wide ones would leave multiprocessors without work."""
+    steps = [step for half in graph.halves for step in all_steps(triton_plan(half, options).steps)]
+    nests = [step.nest for step in steps if step.nest is not None and step.nest.mode == "column"]
+    parallel = [[*nest.outer, *([nest.vector] if nest.vector else [])] for nest in nests]
+    least = min((math.prod(loop.extent.timed for loop in loops) for loops in parallel), default=0)
+    values = CHOICES["COLUMNS"]
+    wide = [value for value in values if isinstance(value, int) and least // value >= _PROGRAMS]
+    first = max(wide, default=min(values)) if least and values[0] not in wide else values[0]
+    return {"COLUMNS": tuple(dict.fromkeys((first, *values)))}
 
 
 def _is_convolution(graph: Graph) -> bool:
@@ -70,28 +95,33 @@ def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
 def relevant(graph: Graph) -> tuple[str, ...]:
     """The choices that affect this graph's candidate."""
     options = complete(graph, {})
-    found = {name for half in graph.halves for name in _relevant(half, make_plan(half, options))}
+    found = {name for half in graph.halves for name in _relevant(half, triton_plan(half, options))}
+    found |= relevant_to_products(graph, options)
     return tuple(name for name in CHOICES if name in found)
 
 
 def _relevant(graph: Graph, plan: Plan) -> set[str]:
-    nests = [n for step in plan.steps for n in (step.nest, step.epilogue) if n is not None]
-    kinds = {step.kind for step in plan.steps}
-    names = {name for nest in nests for name in _of_nest(nest)}
-    if sum(len(s.values) for s in plan.steps if s.nest is not None or s.epilogue is not None) > 1:
+    steps = list(all_steps(plan.steps))
+    nests = [n for step in steps for n in (step.nest, step.epilogue) if n is not None]
+    kinds = {step.kind for step in steps}
+    names = {name for step in steps if step.nest is not None for name in _of_nest(step.nest)}
+    if sum(len(s.values) for s in steps if s.nest is not None or s.epilogue is not None) > 1:
         names.add("fusion")
     if any(e.value.op in _APPROXIMATE for nest in nests for e in nest.order):
         names.add("fast_math")
-    names |= {"gemm"} if "own_matmul" in kinds else set()
     names |= {"conv"} if kinds & {"conv", "own_conv"} else set()
-    if kinds & {"own_matmul", "own_conv"}:
-        names |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "GEMM_WARPS", "GEMM_STAGES"}
-    if "pool" in kinds:
+    names |= {"LOOP_TILE", "LOOP_WARPS", "LOOP_STAGES"} if any(s.inside for s in steps) else set()
+    routines = {step.values[0].attrs["routine"] for step in steps if step.kind == "routine"}
+    if "pool" in kinds or routines & {"segments", "counts"}:
         names |= {"BLOCK", "WARPS"}
-    if "scan" in kinds:
+    if "scan" in kinds or routines & {"extreme", "bins", "top"}:
         names |= {"TILE", "REDUCE_WARPS"}
         names |= {"COLUMNS"} if _scans_columns(plan) else set()
-    if any(n.op.startswith("scaled_dot_product_attention") for n in graph.nodes):
+    if "attention" in kinds:
+        names |= {name for name in CHOICES if name.startswith("ATTENTION")}
+        whole = any(s.kind == "attention" and s.values[0].dtype == "float32" for s in steps)
+        names |= {"precision"} if whole else set()
+    if "attention" in kinds or any(n.op.startswith("scaled_dot_product_attention") for n in graph.nodes):
         names.add("attention")
     return names
 
@@ -109,5 +139,6 @@ def _of_nest(nest: Nest) -> set[str]:
 
 
 def _scans_columns(plan: Plan) -> bool:
-    scans = [step.values[0] for step in plan.steps if step.kind == "scan"]
+    first = [step.values[0] for step in all_steps(plan.steps)]
+    scans = [v for v in first if v.op == "scan" or v.attrs.get("routine") == "extreme"]
     return any(not all(s.equals(1) for s in v.shape[v.attrs["dim"] + 1 :]) for v in scans)

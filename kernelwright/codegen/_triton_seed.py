@@ -8,26 +8,18 @@ unknown form is refused: there is then no candidate.
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelwright.codegen._cost import cost
-from kernelwright.codegen._file import Generated, carried, class_head, module_imports, signature
+from kernelwright.codegen._file import Generated
 from kernelwright.codegen._graph import Graph
-from kernelwright.codegen._triton_seed_kernels import (
-    HELPERS,
-    Kernel,
-    Source,
-    helpers,
-    merge,
-    read_kernel,
-    refuse,
-    wrapped,
-)
-from kernelwright.records import KnobValue
+from kernelwright.codegen._triton_seed_file import KNOBS, Method, seed_file
+from kernelwright.codegen._triton_seed_kernels import HELPERS, Kernel, Source, merge, read_kernel, refuse, wrapped
 
 # Errors that reading a malformed answer raises; the parser reports deep nesting as MemoryError.
 _MALFORMED = (
@@ -41,17 +33,13 @@ _MALFORMED = (
     MemoryError,
 )
 _MOST_TEXT = 1 << 20  # characters of a wrapper
-KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "BLOCK": (1024, 256, 512, 2048),
-    "SIDE": (32, 16, 64),
-    "TILE": (2048, 1024, 4096),
-    "COLUMNS": (32, 8, 16, 64),
-    "WARPS": (4, 2, 8),
-    "REDUCE_WARPS": (8, 4, 16),
-}
 _LIBRARY = {"mm": "torch.mm", "bmm": "torch.bmm", "addmm": "torch.addmm", "baddbmm": "torch.baddbmm",
             "convolution": "torch.ops.aten.convolution"}  # fmt: skip
-_FALLBACK = re.compile(r"torch\.ops\.aten\.[a-z]\w*(\.\w+)?")  # operators that begin with _ belong to one device
+_FALLBACK = re.compile(r"(?:torch\.ops\.)?(aten\.[a-z]\w*(?:\.\w+)?)")  # those that begin with _ belong to one device
+_ALSO = {f"torch.ops.aten.{name}.default" for name in ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+                                                       "_embedding_bag_forward_only", "_embedding_bag")}  # fmt: skip
+_LIBRARY_CALL = re.compile(r"\btorch\.(ops\.aten\.|mm|bmm|addmm|baddbmm)")
+_WORD = re.compile(r"[a-z_]{1,32}")
 _HEAVY = {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d", "conv3d", "convolution"}
 _VIEWS = {"view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "reshape"}
 _DTYPE = re.compile(r"torch\.(float16|bfloat16|float32|float64|u?int8|int16|int32|int64|bool)")
@@ -59,11 +47,6 @@ _SKIPPED = re.compile(
     r"del |args\.clear\(\)|torch\.cuda\.set_device\(0\)|(raw_)?stream0 = get_raw_stream\(0\)|assert_alignment\(|pass$"
 )
 _BUFFER = re.compile(r"buf\d+")
-_LAID_OUT = '''def laid_out(x, strides):
-    """``x`` with the strides that a kernel was written for."""
-    if x.stride() == strides:
-        return x
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)'''
 
 
 def triton_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
@@ -78,8 +61,6 @@ def triton_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
     """
     if not payload.get("ok"):
         raise refuse(str(payload.get("reason", "no answer"))[:300])
-    if graph.writes or graph.gradient is not None:
-        raise refuse("buffers are written, or gradients are wanted")
     if graph.structure not in ("tensor", "tuple", "list"):
         raise refuse("the forward returns neither a tensor nor a flat sequence")
     try:
@@ -91,23 +72,56 @@ def triton_seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
 def _seed(graph: Graph, payload: Mapping[str, Any]) -> Generated:
     if {node.op.split(".")[0] for node in graph.nodes} <= _HEAVY | _VIEWS:
         raise refuse("libraries do all of the arithmetic")
-    wrappers = [_Wrapper(graph, variant) for variant in payload["variants"]]
-    kernels = merge([(list(w.sources.values()), w.sizes()) for w in wrappers])
+    wrappers = [_wrappers(graph, variant) for variant in payload["variants"]]
+    kernels = merge([(list(w.sources.values()), w.sizes()) for w in itertools.chain(*wrappers)])
     if not kernels:
         raise refuse("none were generated; libraries do all of the work")
     of_source = {key: kernel for kernel in kernels for key in kernel.numbers}
-    methods: dict[str, int] = {}
+    methods: dict[tuple[Method, ...], int] = {}
     keys: dict[str, int] = {}
-    for wrapper in wrappers:
-        number = methods.setdefault("\n".join(wrapper.lines(of_source)), len(methods))
-        if keys.setdefault(wrapper.key, number) != number:
+    for passes in wrappers:
+        written = tuple(Method(w.role.parameters, tuple(w.lines(of_source))) for w in passes)
+        number = methods.setdefault(written, len(methods))
+        if keys.setdefault(passes[0].key, number) != number:
             raise refuse("inputs of one shape need different kernels")
-    source = _file(graph, kernels, list(methods), keys)
+    source = seed_file(graph, kernels, list(methods), keys)
     found = cost(graph)
     report = ({"kind": "inductor", "name": "", "ops": [n.op.split(".")[0] for n in graph.nodes], "why": "",
-               "bytes": found["bytes_moved"], "flops": found["flops"]},)  # fmt: skip
+               "launches": len([s for w in wrappers[0] for s in w.calls]), "bytes": found["bytes_moved"],
+               "flops": found["flops"]},)  # fmt: skip
     knobs = {name: values[0] for name, values in KNOBS.items() if re.search(rf"^{name} = ", source, re.MULTILINE)}
     return Generated(source, knobs, report, found["bytes_moved"], found["flops"])
+
+
+def _wrappers(graph: Graph, variant: Mapping[str, Any]) -> list[_Wrapper]:
+    """The wrapper of one shape; with gradients those of the forward and the backward pass."""
+    if graph.gradient is None:
+        returned = len(graph.outputs)
+        return [_Wrapper(graph, variant, _Role(graph.forward_parameters, graph.structure, returned, returned))]
+    there, back = variant["halves"]
+    returned, wanted = graph.gradient.returned, len(graph.gradient.places)
+    saved = len(there["outputs"]) - returned
+    given = (*(f"saved_{number}" for number in range(saved)), *graph.gradient.cotangents)
+    return [
+        _Wrapper(graph, there, _Role(graph.gradient.arguments, "tuple", returned + saved, returned)),
+        _Wrapper(graph, back, _Role(given, "tuple", wanted, wanted)),
+    ]
+
+
+class _Role(NamedTuple):
+    """What a wrapper's method takes and returns.
+
+    Attributes:
+        parameters: the names of its arguments.
+        structure: ``tensor``, ``tuple`` or ``list``.
+        results: how many values it returns.
+        plain: how many of them, from the first on, are row-major in memory.
+    """
+
+    parameters: tuple[str, ...]
+    structure: str
+    results: int
+    plain: int
 
 
 @dataclass(frozen=True)
@@ -142,6 +156,8 @@ class _Launch:
             chosen = {"XBLOCK": "1", "R0_BLOCK": "TILE"}
         else:
             chosen = {"XBLOCK": "COLUMNS", "R0_BLOCK": "TILE // COLUMNS"}
+        if self.source.kind != "pointwise":
+            chosen["YBLOCK"] = "1"
         chosen |= {f"{n[0].upper()}BLOCK": "1" for n, size in numels.items() if size == 1 and n != "r0_numel"}
         return {
             name: value for name, value in {**chosen, **fixed}.items() if name in self.source.blocks or name in fixed
@@ -151,11 +167,11 @@ class _Launch:
 class _Wrapper:
     """TorchInductor's wrapper for one shape, as steps of a method."""
 
-    def __init__(self, graph: Graph, variant: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Graph, variant: Mapping[str, Any], role: _Role) -> None:
         text, inputs = variant["wrapper"], variant["inputs"]
         if not isinstance(text, str) or len(text) > _MOST_TEXT:
             raise refuse("the wrapper is not text, or is too long")
-        self.graph = graph
+        self.graph, self.role = graph, role
         self.sources: dict[str, Source] = {}
         self._steps: list[str | _Launch] = []
         self._names: dict[str, str] = {}  # name in the wrapper -> text in forward
@@ -164,7 +180,17 @@ class _Wrapper:
         self.key = repr(tuple(shapes))
         call = self._definitions(ast.parse(text))
         self._given(inputs)
+        self._written = [item["target"] for item in variant["outputs"] if item["kind"] == "buffer"]
+        known = {target for target, _ in graph.writes}
+        kinds = [item["kind"] for item in variant["outputs"]]
+        if {*self._written} - known or kinds != ["buffer"] * len(self._written) + ["output"] * role.results:
+            raise refuse("the wrapper writes other buffers than the graph does")
         self._body(call.body)
+
+    @property
+    def calls(self) -> list[str | _Launch]:
+        """The steps that launch kernels or call a library."""
+        return [step for step in self._steps if isinstance(step, _Launch) or _LIBRARY_CALL.search(step)]
 
     def sizes(self) -> dict[int, list[int]]:
         """The sizes that each source is launched with, by its id."""
@@ -192,15 +218,17 @@ class _Wrapper:
     def _given(self, inputs: Sequence[Mapping[str, Any]]) -> None:
         graph = self.graph
         reserved = {"self", "torch", "triton", "tl", "libdevice", "device", *KNOBS, *HELPERS}
-        if any(p in reserved or _BUFFER.fullmatch(p) for p in graph.forward_parameters):
+        if any(p in reserved or _BUFFER.fullmatch(p) for p in self.role.parameters):
             raise refuse("a parameter of forward has a name that is taken")
         known = {item.target for item in graph.inputs if item.kind in ("parameter", "buffer")}
         for item in inputs:
             if item["kind"] == "input":
-                name = graph.forward_parameters[item["target"]]
+                name = self.role.parameters[item["target"]]
                 if item["contiguous"] is not True:
                     raise refuse(f"the input {name} is not contiguous")
                 self._steps.append(f"{name} = {name}.contiguous()")
+            elif item["kind"] == "saved":
+                name = self.role.parameters[item["target"]]
             else:
                 if item["target"] not in known:
                     raise refuse("a parameter that the captured graph does not have")
@@ -223,6 +251,8 @@ class _Wrapper:
                 self._unpacked(statement)
             elif text.startswith("assert_size_stride("):
                 self._strides(statement)
+            elif re.fullmatch(r"del buf\d+", text):
+                self._steps.append(text)  # the next buffer may take its memory
             elif not _SKIPPED.match(text):
                 self._statement(statement)
 
@@ -281,18 +311,22 @@ class _Wrapper:
     def _return(self, statement: ast.Return) -> None:
         if not isinstance(statement.value, ast.Tuple):
             raise refuse("the wrapper returns something else than a tuple")
-        parts = [self._returned(e) for e in statement.value.elts]
-        if len(parts) != len(self.graph.outputs):
+        values = statement.value.elts
+        if len(values) != len(self._written) + self.role.results:
             raise refuse("the wrapper returns more or less than the forward does")
+        for target, value in zip(self._written, values, strict=False):
+            self._steps.append(f"{self.graph.place(target)}.copy_({self._value(value)})")
+        shown = values[len(self._written) :]
+        parts = [self._returned(e) if n < self.role.plain else self._value(e) for n, e in enumerate(shown)]
         together = ", ".join(parts)
-        result = {"tensor": together, "tuple": f"({together},)", "list": f"[{together}]"}[self.graph.structure]
+        result = {"tensor": together, "tuple": f"({together},)", "list": f"[{together}]"}[self.role.structure]
         self._steps.append(f"return {result}")
 
     def _returned(self, node: ast.expr) -> str:
         written = self._value(node)
         return (
             written
-            if written in self._shapes or re.search(r"\.view\([^()]*\)$", written)
+            if written in self._shapes or written == "None" or re.search(r"\.view\([^()]*\)$", written)
             else f"{written}.contiguous()"
         )
 
@@ -303,6 +337,8 @@ class _Wrapper:
         if isinstance(node, ast.Name) and node.id in self._names:
             return self._names[node.id]
         if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | None):
+            return repr(node.value)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _WORD.fullmatch(node.value):
             return repr(node.value)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
             return f"-{self._value(node.operand)}"
@@ -327,7 +363,9 @@ class _Wrapper:
             return self._view(node)
         if name.startswith("extern_kernels.") and name.partition(".")[2] in _LIBRARY:
             name = _LIBRARY[name.partition(".")[2]]
-        elif not _FALLBACK.fullmatch(name):
+        elif found := _FALLBACK.fullmatch(name):
+            name = f"torch.ops.{found[1]}"
+        elif name not in _ALSO:
             raise refuse(f"a call of {name[:80]}")
         arguments = [self._value(a) for a in node.args]
         arguments += [f"{k.arg}={self._value(k.value)}" for k in node.keywords if k.arg]
@@ -388,56 +426,3 @@ def _row_major(size: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(length, 1)
     return tuple(reversed(strides))
-
-
-# ----------------------------------------------------------------------------------------------------------- the file
-
-
-def _file(graph: Graph, kernels: Sequence[Kernel], methods: Sequence[str], keys: Mapping[str, int]) -> str:
-    made = carried(graph)
-    body = "\n".join(methods)
-    code = [text for kernel in kernels for text in (*kernel.operators, kernel.text)]
-    code = [*helpers("\n".join(code)), *code]
-    names = [name for name in KNOBS if re.search(rf"\b{name}\b", body)]
-    lines = [
-        *module_imports(made, ""),
-        "",
-        "import triton",
-        "import triton.language as tl",
-        *(["from triton.language.extra import libdevice"] if any("libdevice." in text for text in code) else []),
-        "",
-        "KNOBS = {",
-        *(f"    {name!r}: {list(KNOBS[name])}," for name in names),
-        "}",
-        *(f"{name} = {KNOBS[name][0]!r}" for name in names),
-        "",
-        "",
-        "\n\n\n".join(
-            [*code, *([_LAID_OUT] if "laid_out(" in body else []), *([made.helpers] if made.helpers else [])]
-        ),
-        "",
-        "",
-        *class_head(made),
-        *_forward(graph, methods, keys),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _forward(graph: Graph, methods: Sequence[str], keys: Mapping[str, int]) -> list[str]:
-    """``forward``, which picks a method by the shapes of its inputs, and one method for each set of launches."""
-    arguments = ", ".join(graph.forward_parameters)
-    if len(methods) == 1:
-        return [f"    def forward(self, {signature(graph)}):", *(f"        {line}" for line in methods[0].splitlines())]
-    tensors = [item.target for item in graph.inputs if item.kind == "input"]
-    shapes = "(" + "".join(f"tuple({name}.shape), " for name in tensors) + ")"
-    lines = [
-        f"    def forward(self, {signature(graph)}):",
-        "        variants = {",
-        *(f"            {key}: self._shapes_{number}," for key, number in keys.items()),
-        "        }",
-        f"        return variants[{shapes}]({arguments})",
-    ]
-    for number, method in enumerate(methods):
-        lines += ["", f"    def _shapes_{number}(self, {arguments}):"]
-        lines += [f"        {line}" for line in method.splitlines()]
-    return lines

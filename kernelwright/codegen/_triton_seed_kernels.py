@@ -134,6 +134,24 @@ HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
         "    rest = a % b\n"
         "    return tl.where((rest != 0) & ((a < 0) != (b < 0)), rest + b, rest)",
     ),
+    "bucketize_binary_search": (
+        (),
+        "def bucketize_binary_search(\n"
+        "    x, bounds, SIZE: tl.constexpr, TOTAL, STRIDE, first, dtype: tl.constexpr, RIGHT: tl.constexpr,\n"
+        "    sorter, SORTER_STRIDE, sorter_first,\n"
+        "):  # the place of each x among SIZE sorted bounds; NaN comes last\n"
+        "    tl.static_assert(sorter is None)\n"
+        "    low, high = tl.zeros(x.shape, dtype), tl.full(x.shape, SIZE, dtype)\n"
+        "    width = SIZE + 1\n"
+        "    while width > 1:\n"
+        "        middle = (low + high) // 2\n"
+        "        bound = tl.load(bounds + first + middle * STRIDE, mask=middle < SIZE, other=0)\n"
+        "        beyond = (bound > x) if RIGHT else (bound >= x)\n"
+        "        further = (middle < SIZE) & (beyond == 0)\n"
+        "        low, high = tl.where(further, middle + 1, low), tl.where(further, high, middle)\n"
+        "        width = (width + 1) // 2\n"
+        "    return low",
+    ),
     "promote_to_tensor": ((), "def promote_to_tensor(x):\n    return x + tl.zeros((1,), tl.int1)"),
 }
 _ALONG = {"max2": "max_along", "min2": "min_along", "any": "any_along", "prod": "prod_along"}
@@ -431,8 +449,8 @@ def helpers(code: str) -> list[str]:
 
 def _plain_name(name: str) -> str:
     """``triton_red_fused__softmax_mul_0`` as ``softmax_mul_kernel``."""
-    words = re.sub(r"^triton_(poi|red|per)_fused_|_\d+$", "", name).strip("_").split("_")
-    return "_".join([*(w for w in words[:5] if w), "kernel"])
+    words = re.sub(r"^triton_(poi|red|per)_fused(?=_)|_\d+$", "", name).strip("_").split("_")
+    return "_".join([*([w for w in words[:5] if w] or ["fused"]), "kernel"])
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -1,6 +1,8 @@
-"""Triton kernels of operators that are not loop nests of pointwise values: pooling and running sums."""
+"""Triton kernels of operators that are not loop nests of pointwise values: pooling, running sums and extremes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from kernelwright.codegen._ir import HALVES, Value
 from kernelwright.codegen._kernel import Argument
@@ -12,14 +14,17 @@ from kernelwright.codegen._triton_tiles import Kernel, is_large, program_number
 _UNROLLED = 32  # windows up to this size are unrolled
 
 
-def _function(name: str, title: str, sizes: KernelSizes, constants: list[str], lines: list[str]) -> str:
-    parameters = ["x", "out", *sizes.arguments.values(), *(f"{c}: tl.constexpr" for c in constants)]
+def _function(
+    name: str, title: str, sizes: KernelSizes, constants: list[str], lines: list[str], more: Sequence[str] = ()
+) -> str:
+    parameters = ["x", "out", *more, *sizes.arguments.values(), *(f"{c}: tl.constexpr" for c in constants)]
     body = "\n".join("    " + line for line in lines)
     return f'@triton.jit\ndef {name}({", ".join(parameters)}):\n    """{title}."""\n{body}\n'
 
 
-def _arguments(x: Value, out: Value, sizes: KernelSizes) -> list[Argument]:
+def _arguments(x: Value, out: Value, sizes: KernelSizes, more: Sequence[Value] = ()) -> list[Argument]:
     tensors = [Argument("tensor", "x", x), Argument("tensor", "out", out)]
+    tensors += [Argument("tensor", "second", v) for v in more]
     return tensors + [Argument("size", name, size) for size, name in sizes.arguments.items()]
 
 
@@ -99,10 +104,14 @@ def _window(x: Value, value: Value, letters: str, sizes: KernelSizes, counted: b
 # ------------------------------------------------------------------------------------------------ running sums
 
 
-def scan_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
-    """A running sum or product along one dim, block by block. A carried total joins the blocks."""
+def scan_kernel(value: Value, name: str, title: str, variants: int, places: Sequence[Value] = ()) -> Kernel:
+    """A running sum, product or extreme along one dim, block by block. A carried value joins the blocks.
+
+    Args:
+        places: the value that takes the positions of extremes, if they are wanted.
+    """
     x: Value = value.args[0]
-    dim, kind = value.attrs["dim"], value.attrs["kind"]
+    dim = value.attrs["dim"]
     width, length = product(x.shape[dim + 1 :], variants), x.shape[dim]
     count, sizes = product([s for d, s in enumerate(x.shape) if d != dim], variants), KernelSizes()
     rows = width.equals(1)
@@ -111,31 +120,69 @@ def scan_kernel(value: Value, name: str, title: str, variants: int) -> Kernel:
     shape = f"[{lanes}, 1]" if rows else f"[1, {lanes}]"
     large = is_large([product(x.shape, variants)])
     program, wide = program_number(large), ".to(tl.int64)" if large else ""
-    steps, start, join = sizes.expr(length, "steps"), *(("0", "+") if kind == "cumsum" else ("1", "*"))
-    total = f"tl.sum(value, {axis}, keep_dims=True)"
-    if kind == "cumprod":
-        total = f"tl.reduce(value, {axis}, kw_multiply, keep_dims=True)"
+    steps = sizes.expr(length, "steps")
+    step = f"start + tl.arange(0, BLOCK){wide}{along}"
+    sign = value.attrs.get("compare")
+    first, body = _extreme(sign, axis, shape, bool(places)) if sign else _sum(value, axis, shape)
     lines = [
         f"row = {program} * {lanes} + tl.arange(0, {lanes}){across}",
         f"row_inside = row < {sizes.expr(count, 'rows')}",
         f"base = {_base(sizes, width, steps)}",
-        f"carry = tl.full({shape}, {start}.0, tl.float32)",
+        *first,
         f"for start in range(0, {steps}, BLOCK):",
-        f"    step = start + tl.arange(0, BLOCK){wide}{along}",
-        f"    inside = row_inside & (step < {steps})",
+        f"    step = {f'{steps} - 1 - ({step})' if value.attrs.get('reverse') else step}",
+        f"    inside = row_inside & {'(step >= 0)' if value.attrs.get('reverse') else f'(step < {steps})'}",
         "    at = base + step" + ("" if rows else f" * {sizes.expr(width, 'width')}"),
-        f"    value = tl.load(x + at, mask=inside, other={start}).to(tl.float32)",
-        f"    tl.store(out + at, carry {join} tl.{kind}(value, {axis}), mask=inside)",
-        f"    carry {join}= {total}",
+        *(f"    {line}" for line in body),
     ]
-    text = _function(name, title, sizes, [lanes, "BLOCK"], lines)
+    text = _function(name, title, sizes, [lanes, "BLOCK"], lines, ["second"] * len(places))
     setup = [f"block = min(TILE, {power_of_two(length, 'length')})", "tile_rows = max(1, TILE // block)"]
     meta = {"ROWS": "tile_rows", "BLOCK": "block"}
     if not rows:
         setup, meta = [], {"COLUMNS": "COLUMNS", "BLOCK": "max(1, TILE // COLUMNS)"}
     grid = f"triton.cdiv({{count}}, {meta[lanes]})"
     known = {"count": count, "length": length}
-    return Kernel(name, text, _arguments(x, value, sizes), grid, {**meta, "num_warps": "REDUCE_WARPS"}, known, setup)
+    arguments = _arguments(x, value, sizes, places)
+    return Kernel(name, text, arguments, grid, {**meta, "num_warps": "REDUCE_WARPS"}, known, setup)
+
+
+def _sum(value: Value, axis: int, shape: str) -> tuple[list[str], list[str]]:
+    """The lines before the blocks, and those for one block, of a running sum or product."""
+    kind = value.attrs["kind"]
+    start, join = ("0", "+") if kind == "cumsum" else ("1", "*")
+    total = f"tl.sum(value, {axis}, keep_dims=True)"
+    if kind == "cumprod":
+        total = f"tl.reduce(value, {axis}, kw_multiply, keep_dims=True)"
+    return [f"carry = tl.full({shape}, {start}.0, tl.float32)"], [
+        f"value = tl.load(x + at, mask=inside, other={start}).to(tl.float32)",
+        f"tl.store(out + at, carry {join} tl.{kind}(value, {axis}), mask=inside)",
+        f"carry {join}= {total}",
+    ]
+
+
+def _extreme(sign: str, axis: int, shape: str, places: bool) -> tuple[list[str], list[str]]:
+    """The same of a running extreme, with its position if that is wanted.
+
+    Of equal numbers the last one counts, and a NaN stays, as in torch.
+
+    Args:
+        sign: the comparison with which a later number takes the place of the one before it.
+    """
+    name, start = ("max", "-inf") if sign == ">=" else ("min", "inf")
+    first = [f'carry = tl.full({shape}, float("{start}"), tl.float32)']
+    body = [f'value = tl.load(x + at, mask=inside, other=float("{start}"))']
+    if places:
+        first.append(f"carry_at = tl.full({shape}, 0, tl.int32)")
+        body.append("places = step.to(tl.int32) + tl.zeros_like(value).to(tl.int32)")
+        body.append(f"best, best_at = tl.associative_scan((value, places), {axis}, kw_later_{name}_at)")
+    else:
+        body.append(f"best = tl.associative_scan(value, {axis}, kw_later_{name})")
+    body += [f"taken = (best {sign} carry) | (best != best)", "last = inside & (step == start + BLOCK - 1)"]
+    for part, none in (("", "0.0"), *((("_at", "0"),) if places else ())):
+        body.append(f"best{part} = tl.where(taken, best{part}, carry{part})")
+        body.append(f"carry{part} = tl.sum(tl.where(last, best{part}, {none}), {axis}, keep_dims=True)")
+    body.append("tl.store(out + at, best, mask=inside)")
+    return first, body + (["tl.store(second + at, best_at.to(tl.int64), mask=inside)"] if places else [])
 
 
 def _base(sizes: KernelSizes, width: Size, steps: str) -> str:

@@ -232,12 +232,36 @@ class TileWriter:
 
     def store(self, value: Value, expr: Expr, position: Affine) -> None:
         """Write a value to its place."""
+        if expr.kind == "scatter":
+            self._add_at(value, expr, position)
+            return
         mask = self.mask(position.loops)
         text = self.value(expr)
         self.emit(f"tl.store({self._pointer(value, position)}, {text}{f', mask={mask}' if mask else ''})")
 
-    def _load(self, source: Value, position: Affine, loops: Iterable[Loop], extra: str = "") -> str:
-        mask = self.mask(loops)
+    def _add_at(self, value: Value, expr: Expr, position: Affine) -> None:
+        """Add values to the places that an index names. What would go beyond the end is left out."""
+        at, size = self.named(expr.args[0]), self.sizes.expr(value.shape[value.attrs["dim"]], "places")
+        term = expr.args[1]
+        text = self.value(term) if isinstance(term, Expr) else self._number(term, value.dtype)
+        if (scale := value.attrs["scale"]) != 1:
+            text = f"{atom(text)} * {self._number(scale, value.dtype)}"
+        pointer = self._pointer(value, position, self._along(expr))
+        if not expr.args[0].loops | position.loops:  # each lane adds, also if all of them add to one place
+            pointer += f" + 0 * {self.axes[0].name}"
+        inside = " & ".join([*(axis.inside for axis in self.axes), f"({at} >= 0) & ({at} < {size})"])
+        self.emit(f'tl.atomic_add({pointer}, {text}, mask={inside}, sem="relaxed")')
+
+    def _along(self, expr: Expr) -> str:
+        """How far an index leads from the position of a gather or scatter, in elements."""
+        at, step = self.value(expr.args[0]), self.sizes.expr(expr.stride or Size.const(1, self.nest.variants))
+        if self.wide and expr.args[0].value.dtype == "int32":
+            at = f"{atom(at)}.to(tl.int64)"
+        return at if step == "1" else f"{atom(at)} * {step}"
+
+    def load(self, source: Value, position: Affine, expr: Expr, extra: str = "") -> str:
+        """The text that reads memory at a position, under the mask of an expression's loops and guards."""
+        mask = " & ".join(part for part in (self.mask(expr.loops), *(self.named(g) for g in expr.guards)) if part)
         masked = f", mask={mask}{self.fill}" if mask else ""
         text = f"tl.load({self._pointer(source, position, extra)}{masked})"
         return f"{text}.to(tl.float32)" if source.dtype in HALVES else text
@@ -269,15 +293,17 @@ class TileWriter:
         value = expr.value
         if expr.kind == "load" and expr.position is not None:
             known = self.given.get(value)
-            return known or self._load(value, expr.position, expr.position.loops)
+            return known or self.load(value, expr.position, expr)
         if expr.kind == "iota" and expr.position is not None:
             text = self.position(expr.position) or "0"
             return f"{atom(text)}.to(tl.int64)" if expr.position.loops else f"tl.full((), {text}, tl.int64)"
         if expr.kind == "gather" and expr.position is not None and expr.stride is not None:
-            step = self.sizes.expr(expr.stride)
-            at = self.value(expr.args[0])
-            extra = at if step == "1" else f"{atom(at)} * {step}"
-            return self._load(value.args[0], expr.position, expr.loops, extra)
+            return self.load(value.args[0], expr.position, expr, self._along(expr))
+        if expr.kind == "inside" and expr.position is not None:
+            text = atom(self.position(expr.position))
+            tests = [f"({text} {sign} {self.sizes.expr(size, 'edge')})"
+                     for sign, size in zip((">=", "<"), expr.bounds, strict=True) if size is not None]  # fmt: skip
+            return " & ".join(tests)
         if value.op == "full":
             return f"tl.full((), {self._number(value.args[0], value.dtype)}, tl.{tile_type(value.dtype)})"
         return self._cast(expr) if value.op == "cast" else self._operation(expr)

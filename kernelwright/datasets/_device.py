@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["default_device_kept", "meant_device", "pretended_device"]
@@ -155,8 +156,20 @@ def pretended_device() -> Iterator[None]:
         for name, value in _stand_ins().items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(torch, "set_default_device"))
-        stack.enter_context(_Pretending(torch.get_default_device()))
+        pretending = stack.enter_context(_Pretending(torch.get_default_device()))
+        stack.enter_context(mock.patch.object(BackwardCFunction, "apply", _backward_within(pretending)))
         yield
+
+
+def _backward_within(mode: TorchFunctionMode) -> Callable[..., Any]:
+    """The backward pass of a ``torch.autograd.Function`` in a mode, which torch leaves during ``autograd.grad``."""
+    plain = BackwardCFunction.apply
+
+    def apply(node: Any, *gradients: Any) -> Any:
+        with mode:
+            return plain(node, *gradients)
+
+    return apply
 
 
 @contextlib.contextmanager

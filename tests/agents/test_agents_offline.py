@@ -16,7 +16,6 @@ from kernelwright.agents._roofline import Peaks, place
 from kernelwright.agents.offline_coder import OfflineCoder
 from kernelwright.agents.offline_judge import OfflineJudge
 from kernelwright.agents.static_rank import describe_static, static_score
-from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, KernelResources, Profile, Status
 from kernelwright.sandbox import WorkerFailed
 
@@ -60,7 +59,7 @@ def toy(monkeypatch):
         return made.seed and SimpleNamespace(source=f"{made.seed}\n", bytes_moved=BYTES, flops=1000, knobs={})
 
     cost = lambda graph: {"bytes_least": made.bytes_least, "flops": made.flops}  # noqa: E731
-    monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=lambda reply: reply))
+    monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=lambda reply: SimpleNamespace(operators=1)))
     monkeypatch.setattr(codegen, "generate", generate)
     monkeypatch.setattr(codegen, "schedule_space", lambda graph, backend: made.space)
     monkeypatch.setattr(codegen, "default_schedule", lambda graph, backend: made.default)
@@ -235,7 +234,7 @@ def test_shape_variants_with_graphs_of_their_own_have_the_compilers_kernel_alone
     def from_json(reply):
         if len(reply["variants"]) > 1:
             raise codegen.CodegenError("the variants of this problem have different graphs")
-        return reply
+        return SimpleNamespace(operators=1)
 
     monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=from_json))
     loop = Loop(steady, lambda entry, payload: payload)
@@ -245,19 +244,16 @@ def test_shape_variants_with_graphs_of_their_own_have_the_compilers_kernel_alone
     assert loop.round() is None, "the generator writes kernels for all shapes or for none"
 
 
-def test_where_no_clock_can_tell_inductors_triton_is_judged_once(toy):
+def test_on_a_gpu_inductors_triton_comes_first_and_once(toy):
     toy.seed = "seed"
     asked = []
     untimed_loop = Loop(
         lambda action: {"speedup": None, "compiled": None}, lambda entry, payload: asked.append(entry) or {}
     )
     untimed_loop.context = dataclasses.replace(untimed_loop.context, backend="triton")
-    first = untimed_loop.round()
-    assert schedule(first) == DEFAULT
-    assert first.advice.action == {"seed": "inductor"}
-    assert first.advice.method == "start from TorchInductor's own Triton"
     assert untimed_loop.round().candidate.operator == "seed"
     assert asked[-1] == codegen.INDUCTOR_TRITON_ENTRY
+    assert schedule(untimed_loop.round()) == DEFAULT
     later = untimed_loop.play(6)[1:]
     assert not any("seed" in attempt.advice.action for attempt in later), "asked for once"
 
@@ -514,10 +510,32 @@ def test_a_search_proposes_nothing_that_a_library_computes_alone(toy):
     assert Loop(steady).round().candidate.operator == "new", "the default one is judged all the same: it says why"
 
 
-def test_cuda_cannot_be_written_offline():
-    loop = Loop(steady)
-    with pytest.raises(UsageError, match="writes no kernels for --backend cuda"):
-        loop.coder.propose(dataclasses.replace(loop.context, backend="cuda"))
+def test_cuda_has_no_seed(toy):
+    toy.seed = "seed"
+    loop = Loop(lambda action: {"speedup": None, "compiled": None})
+    loop.context = dataclasses.replace(loop.context, backend="cuda")
+    assert schedule(loop.round()) == DEFAULT
+    assert all(attempt.candidate.operator != "seed" for attempt in loop.play(6))
+
+
+@pytest.mark.parametrize("slow", ["own", "library"])
+def test_where_nothing_is_timed_what_a_model_expects_orders_what_is_tried(toy, slow):
+    toy.space = {"gemm": ["library", "own"], "BLOCK": [64, 128, 256, 512]}
+    toy.default = {"gemm": "library", "BLOCK": 64}
+    names = ("programs", "threads", "resident", "instructions", "shared_bytes", "crossed", "spilled_bytes", "waits")
+    facts = dict.fromkeys((*names, "bytes_written", "bytes_asked", "matrix_flops"), 1.0)
+
+    def call(entry, payload):
+        moved = [9e8 if f"'gemm', '{slow}'" in source else 1e8 for source in payload.get("sources", ())]
+        return {"candidates": [[{"kernel": "k", **facts, "bytes_read": number}] for number in moved]}
+
+    loop = Loop(lambda action: {"speedup": None, "compiled": None}, call)
+    loop.context = dataclasses.replace(loop.context, backend="triton")
+    advise = loop.judge.advise
+    loop.judge.advise = lambda *given: advise(*given).model_copy(update={"action": {}, "mode": "optimise"})
+    tried = [schedule(attempt)["gemm"] for attempt in loop.play(4)]
+    assert tried[0] == "library"
+    assert ("own" in tried[1:2]) == (slow == "library")
 
 
 def resources(**known):

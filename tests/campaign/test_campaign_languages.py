@@ -10,6 +10,7 @@ from campaign_fakes import FakeReferee, make_problem
 from click.testing import CliRunner
 
 from kernelwright.agents import StepContext
+from kernelwright.agents.offline_coder import OfflineCoder
 from kernelwright.agents.registry import coders
 from kernelwright.agents.roles import Proposal
 from kernelwright.campaign import Campaign, CampaignResult, languages_of, searches_of, with_recipe
@@ -152,7 +153,8 @@ def test_a_kernel_in_another_language_than_was_asked_for_is_not_judged(tmp_path)
     assert {word[:3] for _, word, _ in referee.judged} == {"cpp"}
 
 
-def test_a_language_that_the_coder_cannot_write_is_refused_before_anything_began(tmp_path):
+def test_a_language_that_the_coder_cannot_write_is_refused_before_anything_began(tmp_path, monkeypatch):
+    monkeypatch.setattr(OfflineCoder, "backends", frozenset({"cpp", "triton"}))
     with pytest.raises(UsageError, match="island there is for cuda, which the offline coder does not write"):
         run(tmp_path, FakeReferee(), RECIPE.replace("triton", "cuda"), coder="offline")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from campaign_fakes import FakeReferee, FakeSession, default_signals, make_problem, register_scripted_roles
 
+from kernelwright.agents.offline_coder import OfflineCoder
 from kernelwright.campaign import Campaign, CampaignResult, rows_of
 from kernelwright.campaign.runs import problems_of
 from kernelwright.config import Measurement, Settings
@@ -319,13 +320,14 @@ def test_a_resume_keeps_the_reference_and_the_settings_of_the_run(settings, stor
     assert used[0][1] == PROBLEMS[0].source
 
 
-def test_bad_requests_create_no_run(settings, store):
+def test_bad_requests_create_no_run(settings, store, monkeypatch):
     with pytest.raises(UsageError):
         run(settings, store, FakeReferee(), [])
     with pytest.raises(UsageError):
         run(settings, store, FakeReferee(), [PROBLEMS[0], PROBLEMS[0]])
     with pytest.raises(UsageError, match="nobody"):
         run(settings.with_values(coder="nobody"), store, FakeReferee())
+    monkeypatch.setattr(OfflineCoder, "backends", frozenset({"cpp", "triton"}))
     with pytest.raises(UsageError, match="no kernels for --backend cuda"):
         run(settings.with_values(backend="cuda"), store, FakeReferee())
     assert store.runs() == []

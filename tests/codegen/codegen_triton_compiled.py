@@ -20,7 +20,10 @@ def main():
     for name, payload in json.load(sys.stdin).items():
         JITFunction.run = RUN  # each capture puts its own recorder here
         reply = capture(payload)
-        kept = [{key: launch[key] for key in ("kernel", "knobs", "error", "ptx")} for launch in reply["launches"]]
+        kept = [
+            {key: launch[key] for key in ("kernel", "architecture", "knobs", "shared_bytes", "error", "ptx")}
+            for launch in reply["launches"]
+        ]
         found[name] = {"launches": kept, "fault": reply["fault"]}
     json.dump(found, sys.stdout)
 

@@ -141,7 +141,7 @@ def in_triton(taken):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", [*CASES, *BACKWARD])
+@pytest.mark.parametrize("name", [*CASES, *BACKWARD, *(f"seed of {name}" for name in [*CASES, *BACKWARD]), "writes"])
 def test_triton_candidate(in_triton, name):
     assert in_triton[name] == "ok", in_triton[name]
 

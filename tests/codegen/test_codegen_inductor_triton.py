@@ -48,6 +48,15 @@ CASES = {
         "# i\nreturn i // 7, i % 5, (i % 3).max(-1).values, i.min(-1).indices", "torch.randint(-99, 99, (M, N))",
         "", ROWS,
     ),
+    "sorted places": (
+        "# x b\nreturn torch.bucketize(x, b), torch.searchsorted(b, x, right=True)",
+        f"{MATRIX}, torch.randn(N).sort().values", "", ROWS,
+    ),
+    "library calls": (  # which are no products, some under names of their own
+        "# x i\nz = torch.zeros(M, 7, dtype=x.dtype).to(x.device)\n"
+        "return F.adaptive_avg_pool2d(x[:, None, None], (1, 5)) * 2, z.scatter_add(1, i, x.exp()), i * 2",
+        f"{MATRIX}, torch.randint(7, (M, N))", "", ROWS,
+    ),
     "transposed": ("return (x + x.T, [x.T * 2][0])", "torch.randn(N, N)", "", [{"N": 2048}, {"N": 33}]),
 }  # fmt: skip
 SHARED = ("softmax", "layer_norm_gelu", "rms_norm_silu", "batch_norm")  # where one kernel does for several shapes

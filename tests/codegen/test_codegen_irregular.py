@@ -120,3 +120,46 @@ RESAMPLED = [
 @pytest.mark.parametrize("text", RESAMPLED)
 def test_resampling(build, text, shape):
     generated(build(f"return {text}", f"torch.randn{shape}")).check()
+
+
+SIDE_BY_SIDE = [
+    "torch.cat([x.flip(1) * 2, x, x[:, :3].exp()], 1).sum(1)",
+    "torch.cat([x * 2, x]), x.flip(0, 2).softmax(-1)",
+    "x.flip(1).reshape(4, 60) + 1, x.reshape(4, 2, 3, 10).flip(2, 3).permute(0, 3, 1, 2) * 2",
+    "torch.stack([x, x * 2, x.exp()], 1)",
+    "F.pad(x, (1, 2)), F.pad(x * 2, (1, 2, 3, 0), value=-1.5).relu(), F.pad(x, (-1, 2, 0, -2))",
+    "F.local_response_norm(x[None], 5, 0.5, 0.75, 1.0)",
+    "(x + 1).roll((1, -2), (0, 2)), x.repeat_interleave(3, 1) + 1",
+    "(x > 0) | (x < -1), (x > 0) ^ (x < 1)",
+]
+
+
+@pytest.mark.parametrize("text", SIDE_BY_SIDE)
+def test_tensors_side_by_side(build, text):
+    generated(build(f"return {text}", "torch.randn(4, 6, 10)")).check()
+
+
+def test_loops_are_cut_where_a_view_needs_it(build):
+    forward = "return F.layer_norm(x.flatten(2).transpose(1, 2) + 1, (5,))"
+    built = generated(build(forward, "torch.randn(2, 5, 3, 4)"))
+    assert len(built.generated.report) == 1
+    built.check()
+
+
+def test_searches_are_bisections(build):
+    forward = "# s v\nreturn torch.searchsorted(s, v), torch.bucketize(v, s, right=True, out_int32=True) * 2"
+    built = generated(build(forward, "torch.tensor([-2.0, -1, -1, 0, 0.5, 0.5, 3]), torch.randn(3, 50)"))
+    built.check()
+    _, _, (ascending, values) = built.models({})
+    values[0, :5] = torch.tensor([NAN, float("inf"), -float("inf"), 0.5, -1.0])
+    built.check(inputs=[ascending, values])
+
+
+def test_a_product_with_sparse_rows_is_a_sum_of_segments(build):
+    forward = """# v c o d
+        r = torch.searchsorted(o, torch.arange(c.numel()), right=True) - 1
+        return d.new_zeros(4, 9).index_add(0, r, v[:, None] * d[c])"""
+    inputs = "torch.randn(30), torch.randint(-7, 7, (30,)), torch.tensor([0, 0, 11, 11, 30]), torch.randn(7, 9)"
+    built = generated(build("\n".join(map(str.strip, forward.splitlines())), inputs))
+    assert [step["kind"] for step in built.generated.report] == ["nest", "routine"]
+    built.check()

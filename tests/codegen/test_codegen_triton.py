@@ -61,7 +61,7 @@ COMPILED = {
     "level1/cumsum": {},
     "level1/max_pool2d": {},
     "level1/cross_entropy": {},
-    "level2/gemm_bias_gelu": {"BLOCK_M": 32, "BLOCK_N": 32},
+    "level2/gemm_bias_gelu": {"gemm": "own", "BLOCK_M": 32, "BLOCK_N": 32},
 }
 PRODUCT = "level2/gemm_bias_gelu"
 

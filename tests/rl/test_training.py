@@ -267,7 +267,6 @@ def test_scores_of_others_cannot_be_taken_for_rewards(place):
             "tiny model",
         ),
         (["--method", "grpo", "--kl", "0.1", "--output", "there"], "leave --kl out"),
-        (["--method", "grpo", "--backend", "cuda", "--output", "there"], "does not write CUDA"),
         (["--method", "grpo", "--problem", "level1/no_such", "--output", "there"], "no_such"),
         (["--method", "grpo", "--reward", "gold", "--output", "there"], "no reward is called"),
     ],

@@ -1,0 +1,131 @@
+"""Writes the loops of a graph (see ``_roll.py``) as Python functions that launch the kernels of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from kernelwright.codegen._forward import ForwardWriter
+from kernelwright.codegen._graph import CodegenError, Graph, Repeat
+from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._plan import OWN_KINDS, Plan
+
+
+class Emitter(Protocol):
+    """Writes the steps of a plan in one language."""
+
+    forward: Any
+    graph: Graph
+    plan: Plan
+    report: list[dict[str, Any]]
+    loops: list[str]  # the functions of loops
+    constants: list[str]  # lines of the file that define their constants
+
+    def writer(self, program: Program, graph: Graph) -> Any:
+        """A writer of statements in this language."""
+        ...
+
+    def step(self, step: Step) -> None:
+        """One step: its kernels, and its lines of the current writer."""
+        ...
+
+
+def write_repeat(emitter: Emitter, step: Step) -> None:
+    """Write a loop as a function, and its call.
+
+    The function takes the number of steps, the arguments of the loop, and the memory of collected results.
+    """
+    value, plan = step.values[0], step.body
+    loop: Repeat = value.attrs["repeat"]
+    assert isinstance(plan, Plan)
+    results = {v.attrs.get("index", 0): v for v in step.values}
+    collected = {n: v for n, v in results.items() if n < loop.stacked}
+    states = {n: v for n, v in results.items() if n >= loop.stacked}
+    outer, before, reported = emitter.forward, (emitter.graph, emitter.plan), len(emitter.report)
+    name = f"{value.name}_steps"
+    for result in collected.values():
+        outer.allocate(result)
+    inner = emitter.writer(plan.program, loop.step)
+    places = {n: f"{value.name}_out_{n}" for n in collected}
+    inner.sizes.atoms.setdefault(loop.steps, "count")
+    inner.placed = {root(plan.program.outputs[n]): f"{place}[step]" for n, place in reversed(places.items())}
+    emitter.forward, emitter.graph, emitter.plan = inner, loop.step, plan
+    for one in plan.steps:
+        emitter.step(one)
+    emitter.forward, (emitter.graph, emitter.plan) = outer, before
+    lines = _function(name, inner, loop, places, sorted(states))
+    emitter.loops.append("\n".join(lines))
+    emitter.constants += inner.constants
+    given = [outer.sizes.expr(loop.steps), *(outer.tensor(a) for a in value.args)]
+    given += [outer.memory(result) for result in collected.values()]
+    call = f"{name}({', '.join(given)})"
+    if states:
+        for number in sorted(states):
+            outer.variables[states[number]] = states[number].name
+        call = f"{', '.join(states[n].name for n in sorted(states))}{',' if len(states) == 1 else ''} = {call}"
+    outer.lines.append(call)
+    entries, emitter.report[reported:] = emitter.report[reported:], []
+    emitter.report.append(_reported(name, entries, loop.steps.timed))
+
+
+def _reported(name: str, entries: Iterable[dict[str, Any]], steps: int) -> dict[str, Any]:
+    """The report's entry on a loop."""
+    found = list(entries)
+    own = [entry for entry in found if entry["kind"] in OWN_KINDS]
+    return {
+        "kind": "repeat" if own else "torch",
+        "name": name,
+        "ops": list(dict.fromkeys(op for entry in found for op in entry["ops"])),
+        "why": "" if own else "a loop of library calls",
+        "launches": steps * sum(entry.get("launches", 1) for entry in found),
+        "kernels": steps * sum(entry.get("launches", 1) for entry in own),
+    }
+
+
+def _function(name: str, inner: ForwardWriter, loop: Repeat, places: dict[int, str], states: list[int]) -> list[str]:
+    leaves = {v.attrs["target"]: v for v in inner.program.values if v.op == "leaf"}
+    taken = {n: (start, stride) for n, start, stride in loop.taken}
+    parameters, body = ["count"], []
+    for number, item in enumerate(loop.step.inputs):
+        leaf = leaves.get(item.target)
+        if leaf is None:
+            parameters.append(f"unused_{number}")
+        elif number in taken:
+            parameters.append(f"{leaf.name}_all")
+            body.append(f"{leaf.name} = {leaf.name}_all[{_position(inner, *taken[number])}]")
+        else:
+            parameters.append(leaf.name)
+    body += inner.lines
+    outputs = inner.program.outputs
+    for number, place in places.items():
+        if not inner.is_placed(outputs[number], f"{place}[step]"):
+            body.append(f"{place}[step].copy_({inner.returned(outputs[number])})")
+    moved = [(leaves[loop.step.inputs[n].target].name, inner.returned(outputs[m])) for n, m in loop.carried
+             if loop.step.inputs[n].target in leaves]  # fmt: skip
+    if moved:
+        body.append(f"{', '.join(to for to, _ in moved)} = {', '.join(text for _, text in moved)}")
+    if inner.sizes.used_variant:
+        raise CodegenError("the sizes of a loop's step follow from no shape", hint="declare fewer variants")
+    carried = [leaves.get(loop.step.inputs[n].target) for n, _ in loop.carried]
+    last = [_last(carried[number - loop.stacked], name) for number in states]
+    return [
+        f"def {name}({', '.join([*parameters, *places.values()])}):",
+        '    """The steps of a loop, one after another."""',
+        "    for step in range(count):",
+        *(f"        {line}" for line in body),
+        *([f"    return {', '.join(last)}{',' if len(last) == 1 else ''}"] if last else []),
+    ]
+
+
+def _position(inner: ForwardWriter, start: Any, stride: Any) -> str:
+    text = "step" if stride.equals(1) else f"step * {inner.sizes.expr(stride)}"
+    if start.equals(0):
+        return text
+    return f"{inner.sizes.expr(start)} {'-' if stride.equals(-1) else '+'} {'step' if stride.equals(-1) else text}"
+
+
+def _last(leaf: Value | None, name: str) -> str:
+    if leaf is None:
+        raise CodegenError(f"{name} returns a state that no step reads")
+    return leaf.name

@@ -1,0 +1,108 @@
+"""Products of the Triton emitter in every variant, run in the corrected interpreter: a script, as its model is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest import mock
+
+import codegen_triton_cases as cases
+import torch
+from codegen_triton_cases import build, case
+
+cases.CASES.clear()
+SMALL = {"BLOCK_M": 32, "BLOCK_N": 32}
+VARIANTS = [{"M": m, "N": n, "K": k} for m, n, k in ((67, 40, 80), (1, 1, 1), (13, 97, 31))]
+ALIGNED = [{"M": m, "N": n, "K": k} for m, n, k in ((67, 40, 80), (16, 8, 24), (64, 96, 128))]
+
+
+def product(
+    schedule, dtype="float32", body="return F.gelu(x @ w + b)", variants=VARIANTS, batches="", shapes=("M, K", "K, N")
+):
+    """A product in sizes that are 1, primes and multiples of the tiles, with a bias and an activation after it."""
+    half = "" if dtype == "float32" else f".to(torch.{dtype})"
+    inputs = ", ".join(f"torch.randn({batches}{shape}){half}" for shape in shapes) + f", torch.randn(N){half}"
+    constants = "\n".join(f"{name} = {size}" for name, size in variants[0].items())
+    return build(f"# x w b\n{body}", inputs, schedule, variants, constants=constants)
+
+
+def check(built, dtype, variants=VARIANTS):
+    """Every variant against the reference: float32 within a few times its error, halves within 1.05 of eager's."""
+    for variant in variants:
+        if dtype == "float32":
+            built.check(variant)
+            continue
+        reference, candidate, given = built.models(variant)
+        eager, mine = reference(*given), candidate(*given)
+        exact = reference(*(i.double() for i in given))
+        assert mine.dtype == eager.dtype
+        error, allowed = ((t.double() - exact).norm() for t in (mine, eager))
+        assert error <= 1.05 * allowed + 1e-6 * exact.norm(), (variant, error, allowed)
+
+
+FEW = mock.Mock(return_value=SimpleNamespace(multi_processor_count=3))  # so that programs have several tiles
+
+
+def every_dtype(schedule, **more):
+    """The product by a schedule in each dtype. Gives the sources."""
+    sources = []
+    for dtype in ("float32", "bfloat16"):
+        built = product({**schedule, **SMALL, "gemm": "own"}, dtype, **more)
+        assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
+        check(built, dtype, more.get("variants", VARIANTS))
+        sources.append(built.generated.source)
+    return sources
+
+
+@case
+def products_whose_depth_is_split():
+    for source in every_dtype({"splits": 4}):
+        assert source.count("tl.store(parts + ") == 1 == source.count("tl.load(parts + ")
+        assert "atomic" not in source
+    every_dtype({"splits": 2}, batches="3, ")
+
+
+@case
+@mock.patch.object(torch.cuda, "get_device_properties", FEW)
+def products_of_programs_that_stay():
+    for source in every_dtype({"persistent": True}):
+        assert "multi_processor_count" in source
+    every_dtype({"persistent": True, "splits": 2}, batches="2, ")
+
+
+@case
+@mock.patch.object(torch.cuda, "get_device_properties", FEW)
+def products_read_through_descriptors():
+    for batches in ("", "2, "):
+        for source in every_dtype({"descriptors": True}, variants=ALIGNED, batches=batches):
+            assert source.count("tl.make_tensor_descriptor") == 2
+    turned = {"body": "return x.mT @ w.mT + b", "shapes": ("K, M", "N, K"), "variants": ALIGNED[1:]}
+    for source in every_dtype({"descriptors": True, "persistent": True, "splits": 2}, **turned):
+        assert source.count("]).T") == 2
+
+
+@case
+def descriptors_are_left_out_where_rows_are_not_aligned():
+    for source in every_dtype({"descriptors": True}):
+        assert "descriptor" not in source
+
+
+@case
+def float32_in_three_products_of_tf32():
+    built = product({"precision": "tf32x3", **SMALL})
+    assert 'input_precision="tf32x3"' in built.generated.source
+    check(built, "float32")
+
+
+@case
+@mock.patch.object(torch.cuda, "get_device_properties", FEW)
+def convolutions_in_every_variant():
+    init = "self.w = nn.Parameter(torch.randn(11, 6, 3, 3))\nself.b = nn.Parameter(torch.randn(11))\n"
+    for schedule in ({"splits": 4}, {"persistent": True}, {"precision": "tf32x3", "splits": 2, "persistent": True}):
+        built = build("return F.relu(F.conv2d(x, self.w, self.b, padding=1))", "torch.randn(2, 6, 13, 17)",
+                      {"conv": "own", **SMALL, **schedule}, init=init)  # fmt: skip
+        assert [r["kind"] for r in built.generated.report] == ["own_conv"]
+        built.check()
+
+
+if __name__ == "__main__":
+    cases.main()

@@ -1,0 +1,109 @@
+"""Attention as one Triton kernel: it is right in the interpreter, and compiles for GPUs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import problem
+from test_codegen_triton import run
+
+from kernelwright.codegen import Graph, generate, schedule_space
+from kernelwright.codegen._capture import capture_entry
+
+CASES = re.findall(
+    r"^@case\ndef (\w+)\(", (Path(__file__).parent / "codegen_triton_attention.py").read_text(), flags=re.M
+)
+
+
+@pytest.fixture(scope="module")
+def results(taken):
+    return run("codegen_triton_attention.py", *[name for name in CASES if name in taken("name")])
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", CASES)
+def test_attention(results, name):
+    assert results[name] == "ok", results[name]
+
+
+def captured(forward, inputs):
+    source = problem(forward, inputs)
+    reply = capture_entry({"source": source, "variant": {}})
+    assert reply["ok"], reply
+    return source, Graph.from_json(json.loads(json.dumps(reply)))
+
+
+def qkv(tokens, head, dtype):
+    return ", ".join([f"torch.randn(2, 4, {tokens}, {head}, dtype=torch.{dtype})"] * 3)
+
+
+CAUSAL = "# q k v\nreturn F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+COMPILED = {
+    "causal_float32": (CAUSAL, qkv(200, 40, "float32"), {}),
+    "three_tf32": (CAUSAL, qkv(256, 64, "float32"), {"precision": "tf32x3"}),
+    "window_bfloat16": (
+        "# q k v\ni = torch.arange(q.shape[2], device=q.device)\nd = i[:, None] - i\n"
+        "s = (q @ k.mT * 0.1).masked_fill((d < 0) | (d > 70), float('-inf'))\nreturn s.softmax(-1) @ v",
+        qkv(300, 64, "bfloat16"),
+        {},
+    ),
+    "mask_float16": (
+        "# q k v m\nreturn F.scaled_dot_product_attention(q, k, v, attn_mask=m)",
+        qkv(256, 128, "float16") + ", torch.rand(256, 256) > 0.5",
+        {},
+    ),
+    "one_query": ("# q k v\nreturn F.scaled_dot_product_attention(q[:, :, :1], k, v)", qkv(100, 1, "float32"), {}),
+}  # fmt: skip
+ARCHITECTURES = {"causal_float32": [90, 100], "window_bfloat16": [90, 100]}
+
+
+@pytest.fixture(scope="module")
+def compiled(taken):
+    payloads = {}
+    for name, (forward, inputs, schedule) in COMPILED.items():
+        if name in taken("name"):
+            source, graph = captured(forward, inputs)
+            text = generate(graph, schedule, backend="triton").source
+            given = {"source": text, "problem": source, "variant": {}, "mode": "eval"}
+            payloads[name] = {**given, "architectures": ARCHITECTURES.get(name, [90])}
+    return run("codegen_triton_compiled.py", text=json.dumps(payloads))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", COMPILED)
+def test_attention_compiles_for_gpus(compiled, name):
+    found = compiled[name]
+    assert found["fault"] == ""
+    targets = {int(re.search(r"\.target sm_(\d+)", launch["ptx"])[1]) for launch in found["launches"]}
+    assert targets == set(ARCHITECTURES.get(name, [90]))
+    for launch in found["launches"]:
+        assert not launch["error"], launch["error"]
+        if name == "three_tf32" and ".target sm_90" in launch["ptx"]:
+            assert ".tf32" in launch["ptx"]
+        if name == "causal_float32":
+            assert "mma" not in launch["ptx"]
+
+
+def test_cpp_gives_0_to_a_query_that_sees_no_key(build):
+    built = build("# q m\nreturn F.scaled_dot_product_attention(q, q, q, attn_mask=m)", "torch.randn(2, 5, 8), "
+                  "torch.arange(25).reshape(5, 5) >= 5")  # fmt: skip
+    assert not any(entry["kind"] == "torch" for entry in built.generated.report)
+    built.check()
+
+
+def test_only_tiles_that_fit_are_offered():
+    for head, dtype, left_out in ((256, "float16", ("ATTENTION_N", 128)), (128, "float32", ("ATTENTION_WARPS", 1))):
+        space = schedule_space(captured(CAUSAL, qkv(512, head, dtype))[1], backend="triton")
+        assert left_out[1] not in space[left_out[0]]
+        assert ("precision" in space) == (dtype == "float32")
+    assert schedule_space(captured(CAUSAL, qkv(9, 64, "float32"))[1], backend="triton")["ATTENTION_M"][0] == 16
+
+
+def test_no_scores_are_moved():
+    graph = captured(CAUSAL, qkv(512, 64, "float16"))[1]
+    apart, fused = (generate(graph, {"attention": how}, backend="triton") for how in ("decomposed", "fused"))
+    assert fused.bytes_moved == 4 * 2 * 4 * 512 * 64 * 2
+    assert apart.bytes_moved > 4 * fused.bytes_moved
