@@ -347,7 +347,7 @@ def toy(monkeypatch):
         source = f"{sorted(schedule.items())}\n"
         return SimpleNamespace(source=source, bytes_moved=1, flops=1, knobs={}, has_kernel=True)
 
-    monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=lambda reply: reply))
+    monkeypatch.setattr(codegen, "Graph", SimpleNamespace(from_json=lambda reply: SimpleNamespace(operators=1)))
     monkeypatch.setattr(codegen, "generate", generate)
     monkeypatch.setattr(codegen, "schedule_space", lambda graph, backend: SPACE)
     monkeypatch.setattr(codegen, "default_schedule", lambda graph, backend: default)
