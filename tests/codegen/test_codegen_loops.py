@@ -103,6 +103,7 @@ def source_of(name):
     return problem(textwrap.dedent(forward).strip(), inputs, init=init, constants="T = 9\n")
 
 
+@pytest.mark.matrix(one_in=3)
 @pytest.mark.parametrize("name", CASES)
 def test_one_candidate_is_right_at_all_lengths(build_source, name):
     built = build_source(source_of(name), {}, LENGTHS)
@@ -112,16 +113,19 @@ def test_one_candidate_is_right_at_all_lengths(build_source, name):
 
 
 @pytest.fixture(scope="module")
-def in_triton():
-    payload = {name: {"source": source_of(name), "variants": LENGTHS} for name in CASES}
+def in_triton(taken):
+    names = {*taken("name"), "products"} & {*CASES}
+    payload = {name: {"source": source_of(name), "variants": LENGTHS} for name in CASES if name in names}
     return run("codegen_triton_loops.py", text=json.dumps(payload))
 
 
+@pytest.mark.matrix(one_in=3)
 @pytest.mark.parametrize("name", CASES)
 def test_triton_candidate(in_triton, name):
     assert in_triton[name]["fault"] == ""
 
 
+@pytest.mark.matrix(one_in=3)
 @pytest.mark.parametrize("name", sorted(INSIDE))
 def test_a_triton_kernel_runs_all_steps(in_triton, name):
     """As many launches for nine steps as for three: states stay in registers."""

@@ -56,7 +56,7 @@ def seeds(taken):
     return {name: found.get(name.replace("/", "_"), made[name]) for name in made}
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(one_in=40)
 @pytest.mark.parametrize("seeded", NAMES)
 def test_seed(seeds, seeded):
     """TorchInductor's kernels are right, or are refused because no kernel of theirs does the work."""
@@ -74,7 +74,7 @@ def table():
     del sys.modules[spec.name]
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(one_in=40)
 @pytest.mark.parametrize("listed", NAMES)
 def test_a_row_of_the_table_is_what_the_generator_does(table, listed):
     torch.manual_seed(0)
