@@ -16,7 +16,7 @@ from kernelwright.codegen._capture import capture_entry
 from kernelwright.codegen._inductor_triton import inductor_triton_entry
 
 NAMES = sorted(PROBLEMS)
-NO_SEED = ("libraries do all of the", "none were generated")
+NO_SEED = "libraries do all of the"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def seeds(taken):
 def test_seed(seeds, seeded):
     """TorchInductor's kernels are right, or are refused because no kernel of theirs does the work."""
     found = seeds[seeded]
-    assert found in ("ok", "a long loop") or any(reason in found for reason in NO_SEED), found
+    assert found in ("ok", "a long loop") or NO_SEED in found, found
 
 
 @pytest.fixture(scope="module")
