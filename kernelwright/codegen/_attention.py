@@ -5,9 +5,9 @@ What is found becomes one value, ``attention``, so that no scores need memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelwright.codegen._attention_range import visible_keys
 from kernelwright.codegen._ir import POINTWISE, Index, Program, Value, through_view
@@ -16,7 +16,9 @@ from kernelwright.codegen._products import access
 from kernelwright.codegen._size import Affine, Loop, Size, delinearise, linearise, product, refine
 
 _CHEAP = 16  # flops up to which what is the same for all heads is computed again for each
-_LARGEST_HEAD = 256
+LARGEST_HEAD = 256
+ATTENTION = "scaled_dot_product_attention"
+_Kind = TypeVar("_Kind", bound="Attention")
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Attention:
         scales: numbers that the first product is multiplied by, or divided, each with ``mul`` or ``div``.
         position: where a result goes.
         safe: a query that sees no key gives 0, and not NaN.
+        total: where the logarithm of the sum of a row's exponentials goes; None if it is not wanted.
     """
 
     batch: list[Loop]
@@ -45,16 +48,27 @@ class Attention:
     scales: list[tuple[str, Any]]
     position: Affine
     safe: bool
+    total: Affine | None = None
+
+    @property
+    def features(self) -> int:
+        """Features of a head over which something is summed for each score, in the timed variant."""
+        return self.depth.extent.timed + self.out.extent.timed
 
 
 @dataclass
 class _Softmax:
-    """A softmax: its input, the value that it gives, and the values between."""
+    """A softmax: its input, the value that it gives, and the values between.
+
+    Attributes:
+        total: the logarithm of the sum of exponentials, if the program returns it for a backward pass.
+    """
 
     scores: Value
     result: Value
     inside: set[Value]
     safe: bool
+    total: Value | None = None
 
 
 def fuse_attention(program: Program, *, library: bool = False) -> Program:
@@ -63,14 +77,15 @@ def fuse_attention(program: Program, *, library: bool = False) -> Program:
     Args:
         library: call ``scaled_dot_product_attention`` where it gives the same. Other attention stays as it is.
     """
-    finder = _Finder(program)
+    finder = Finder(program)
     for value in program.values:
         if value.op == "matmul":
             finder.fuse(value, library=library)
-    return replace(program, values=_reachable(program))
+    return replace(program, values=reachable(program))
 
 
-def _reachable(program: Program) -> list[Value]:
+def reachable(program: Program) -> list[Value]:
+    """The values that outputs need, each after its operands."""
     needed: set[Value] = set()
     stack = list(program.outputs)
     while stack:
@@ -78,10 +93,20 @@ def _reachable(program: Program) -> list[Value]:
         if value not in needed:
             needed.add(value)
             stack.extend(value.inputs)
-    return [v for v in program.values if v in needed]
+    done: dict[Value, None] = {}
+
+    def place(value: Value) -> None:
+        for operand in value.inputs if value not in done else ():
+            place(operand)
+        done[value] = None
+
+    for value in program.values:
+        if value in needed:
+            place(value)
+    return list(done)
 
 
-class _Finder:
+class Finder:
     def __init__(self, program: Program) -> None:
         self.program, self.variants = program, program.variants
         self.results = set(program.outputs)
@@ -93,7 +118,10 @@ class _Finder:
     def fuse(self, value: Value, *, library: bool) -> None:
         """Turn the second product of an attention into the whole of it. Any other product stays as it is."""
         softmax = self._softmax(value.args[0])
-        if softmax is None or not self._only_used_by(softmax.inside, {*softmax.inside, value}):
+        if softmax is None:
+            return
+        self._find_total(softmax)
+        if not self._only_used_by(softmax.inside - {softmax.total}, {*softmax.inside, value}):
             return
         region = self._region(softmax.scores)
         factors = [v for v in region if v.op == "matmul"]
@@ -102,10 +130,10 @@ class _Finder:
                 found = self._attention(value, softmax, factor, region - {*factors})
             except NotFusible:
                 continue
-            if found is not None and library:
+            if found is not None and library and softmax.total is None:
                 _call(value, softmax, found)
             elif found is not None:
-                self._replace(value, found)
+                self._replace(value, found, softmax.total)
             if found is not None:
                 return
 
@@ -157,6 +185,26 @@ class _Finder:
                 return scores, extreme
         return None
 
+    def _find_total(self, softmax: _Softmax) -> None:
+        """Note the logarithm of the sum of exponentials if it is returned, and the values from which it is computed."""
+        for value in self.program.outputs:
+            if value.attrs.get("logsumexp_dims") != (len(value.shape) - 1,) or not value.shape[-1].equals(1):
+                continue
+            source: Value = value.attrs["logsumexp_of"]
+            steps = {value}
+            while source is not softmax.scores and source.op == "cast":
+                steps.add(source)
+                source = source.args[0]
+            if source is not softmax.scores:
+                continue
+            softmax.total = value
+            softmax.inside |= steps
+            stack = [value]
+            while stack:
+                between = [v for v in stack.pop().inputs if v is not source and v not in softmax.inside]
+                softmax.inside |= {*between}
+                stack += between
+
     # ------------------------------------------------------------------------------------------ the scores
 
     def _region(self, scores: Value) -> set[Value]:
@@ -195,13 +243,19 @@ class _Finder:
         if not self._only_used_by({first, *changing}, {*changing, *softmax.inside}):
             return None
         depth, out = first.args[0].shape[-1], value.shape[-1]
-        if max(*depth.values, *out.values) > _LARGEST_HEAD or first.dtype != value.dtype:
+        if max(*depth.values, *out.values) > LARGEST_HEAD or first.dtype != value.dtype:
             return None
-        ends = [v for end in (*value.args, *first.args) for v in _views(end)]
-        grid = _grid(value.shape[:-2], [value, first, *region, *self._layouts(value), *ends], self.variants)
-        best: tuple[int, Attention] | None = None
+        ends = [v for end in (*value.args, *first.args) for v in views_of(end)]
+        grid = grid_of(value.shape[:-2], [value, first, *region, *self._layouts(value), *ends], self.variants)
+        return self._fewest_copies(grid, ends, lambda batch: self._over(batch, value, softmax, first, region))
+
+    def _fewest_copies(
+        self, grid: list[Size], ends: list[Value], attempt: Callable[[list[Loop]], _Kind | None]
+    ) -> _Kind | None:
+        """What is found over those batch loops with which the fewest operands are copied."""
+        best: tuple[int, _Kind] | None = None
         for pieces in (grid, *_finer(grid, ends)):
-            found = self._over([Loop(f"b{n}", size) for n, size in enumerate(pieces)], value, softmax, first, region)
+            found = attempt([Loop(f"b{n}", size) for n, size in enumerate(pieces)])
             copies = sum(read.is_view for read, _ in found.reads) if found is not None else 0
             if found is not None and (best is None or copies < best[0]):
                 best = (copies, found)
@@ -216,27 +270,31 @@ class _Finder:
         variants = self.variants
         row, column = Loop("row", value.args[0].shape[-2]), Loop("column", value.args[0].shape[-1])
         loops = [*batch, row, column]
-        natural = _natural(loops, variants)
-        index = delinearise(natural, value.args[0].shape, variants)
+        at = natural(loops, variants)
+        index = delinearise(at, value.args[0].shape, variants)
         weights: Value = value.args[0]
         while weights is not softmax.result and index is not None:
             moved = through_view(weights, tuple(index), variants) if weights.is_view else tuple(index)
             index, weights = None if moved is None else list(moved), weights.args[0]
-        whole = delinearise(natural, first.shape, variants)
-        if index is None or whole is None or not _runs(index[-1], column):
+        whole = delinearise(at, first.shape, variants)
+        if index is None or whole is None or not runs_along(index[-1], column):
             return None
-        nest = analyse_over(loops, softmax.scores, tuple(index), region, variants)
+        nest = analyse_over(loops, [(softmax.scores, tuple(index))], region, variants)
         spots = {e.position for e in nest.order if e.kind == "load" and e.value is first}
         if spots != {linearise(whole, first.shape, variants)}:
             return None
-        return self._operands(value, first, loops, nest, softmax.safe)
+        found = self._operands(value, first, loops, nest, softmax.safe)
+        if found is not None and softmax.total is not None:
+            place = (*index[:-1], Affine.zero(variants))
+            found.total = linearise(place, softmax.total.shape, variants)
+        return found
 
     def _operands(self, value: Value, first: Value, loops: list[Loop], nest: Nest, safe: bool) -> Attention | None:
         variants, (row, column) = self.variants, loops[-2:]
         batch, depth, out = loops[:-2], Loop("depth", first.args[0].shape[-1]), Loop("out", value.shape[-1])
-        scores = delinearise(_natural(loops, variants), first.shape, variants)
-        result = delinearise(_natural([*batch, row, out], variants), value.shape, variants)
-        if scores is None or result is None or not _runs(scores[-1], column) or not _runs(result[-1], out):
+        scores = delinearise(natural(loops, variants), first.shape, variants)
+        result = delinearise(natural([*batch, row, out], variants), value.shape, variants)
+        if scores is None or result is None or not runs_along(scores[-1], column) or not runs_along(result[-1], out):
             return None
         scales: list[tuple[str, Any]] = []
         reads = [self._unscaled(first.args[0], (*scores[:-1], Affine.of(depth)), scales)]
@@ -254,7 +312,7 @@ class _Finder:
         """The memory of queries or keys. If they are a multiple of it, the factor is added to ``scales``."""
         place: Index = index
         seen: list[tuple[str, Any]] = []
-        for shown in _views(operand):
+        for shown in views_of(operand):
             if not shown.is_view and not _is_multiple(shown):
                 scales += seen
                 return shown, linearise(place, shown.shape, self.variants)
@@ -275,9 +333,9 @@ class _Finder:
                 return
             yield value
 
-    def _replace(self, value: Value, found: Attention) -> None:
-        """Make the value, or the layout in which its user takes it, the whole attention."""
-        index: Index = tuple(delinearise(found.position, value.shape, self.variants) or ())
+    def _laid_out(self, value: Value, position: Affine) -> tuple[Value, Affine]:
+        """The layout in which a result's user takes it, if it is one, and where an element goes there."""
+        index: Index = tuple(delinearise(position, value.shape, self.variants) or ())
         stored = value
         for view in self._layouts(value):
             if view.op == "permute":
@@ -288,11 +346,22 @@ class _Finder:
                     break
                 index = tuple(split)
             stored = view
-        found.position = linearise(index, stored.shape, self.variants)
+        return stored, linearise(index, stored.shape, self.variants)
+
+    def _replace(self, value: Value, found: Attention, total: Value | None) -> None:
+        """Make the value, or the layout in which its user takes it, the whole attention."""
+        stored, found.position = self._laid_out(value, found.position)
         memory = [v for v, _ in found.reads] + [v for v in found.scores.loads() if v is not found.product]
-        origin = (value.origin[0], "scaled_dot_product_attention")
-        stored.op, stored.args, stored.origin = "attention", tuple(dict.fromkeys(memory)), origin
-        stored.attrs = {"attention": found, "epilogue": found.scores}
+        become([stored, *([total] if total is not None else [])], found, memory, (value.origin[0], ATTENTION))
+
+
+def become(values: Sequence[Value], found: Attention, memory: Iterable[Value], origin: tuple[str, str]) -> None:
+    """Make the first of these values an attention that reads some memory, and the others its further results."""
+    first = values[0]
+    first.op, first.args, first.origin = "attention", tuple(dict.fromkeys(memory)), origin
+    first.attrs = {"attention": found, "epilogue": found.scores}
+    for index, other in enumerate(values[1:], start=1):
+        other.op, other.args, other.origin, other.attrs = "second", (first,), origin, {"index": index}
 
 
 def _call(value: Value, softmax: _Softmax, found: Attention) -> None:
@@ -368,7 +437,7 @@ def _depending(value: Value, first: Value) -> set[Value]:
     return {v for v, yes in known.items() if yes and v is not first}
 
 
-def _views(value: Value) -> Iterator[Value]:
+def views_of(value: Value) -> Iterator[Value]:
     """A value, followed by the chain of values that it is a view or a multiple of."""
     yield value
     while value.is_view or _is_multiple(value):
@@ -380,18 +449,18 @@ def _is_multiple(value: Value) -> bool:
     return value.op in ("mul", "div") and isinstance(value.args[0], Value) and not isinstance(value.args[1], Value)
 
 
-def _runs(index: Affine, loop: Loop) -> bool:
+def runs_along(index: Affine, loop: Loop) -> bool:
     """True where an index is the variable of a loop. A loop over one element has none."""
     return index == (Affine.zero(len(loop.extent.values)) if loop.extent.equals(1) else Affine.of(loop))
 
 
-def _natural(loops: list[Loop], variants: int) -> Affine:
+def natural(loops: list[Loop], variants: int) -> Affine:
     """The row-major position in loops. A loop over one element does not occur in it."""
     kept = [lp for lp in loops if not lp.extent.equals(1)]
     return linearise([Affine.of(lp) for lp in kept], [lp.extent for lp in kept], variants)
 
 
-def _grid(shape: tuple[Size, ...], views: list[Value], variants: int) -> list[Size]:
+def grid_of(shape: tuple[Size, ...], views: list[Value], variants: int) -> list[Size]:
     """The extents of loops over leading dims, cut where a view has a finer grid, as grouped heads have."""
     pieces = [size for size in shape if not size.equals(1)]
     total = product(shape, variants)

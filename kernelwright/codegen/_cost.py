@@ -48,7 +48,7 @@ def step_flops(step: Step) -> int:
             total += count(value) * math.prod(size.timed for size in value.attrs["kernel"])
         elif value.op == "attention":
             found = value.attrs["attention"]
-            total += 2 * count(found.product) * (found.depth.extent.timed + found.out.extent.timed)
+            total += 2 * count(found.product) * found.features
         elif value.op == "scan":
             total += count(value)
         elif value.op == "routine":

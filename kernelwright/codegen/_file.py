@@ -24,6 +24,7 @@ _SHORT = {
     "_log_softmax": "log_softmax",
     "masked_fill": "mask",
     "scaled_dot_product_attention": "attention",
+    "scaled_dot_product_attention_backward": "attention_backward",
     "conv2d": "conv",
     "convolution": "conv",
 }
@@ -98,16 +99,16 @@ def left_to_torch(step: Step, plan: Plan) -> dict[str, Any]:
 def finished(
     plans: Sequence[Plan], source: str, knobs: dict[str, KnobValue], entries: list[dict[str, Any]]
 ) -> Generated:
-    """A candidate with its report. ``entries`` has one entry per step."""
+    """A candidate with its report. ``entries`` has one entry per step, with ``again`` for bytes that move twice."""
     costs = [plan_cost(plan) for plan in plans]
     regions = [region for found in costs for region in found["regions"]]
-    moved_by = [region["bytes_read"] + region["bytes_written"] for region in regions]
+    moved_by = [region["bytes_read"] + region["bytes_written"] + entry.pop("again", 0)
+                for entry, region in zip(entries, regions, strict=True)]  # fmt: skip
     report = [{"launches": 1, **entry, "bytes": moved, "flops": region["flops"]}
               for entry, region, moved in zip(entries, regions, moved_by, strict=True)]  # fmt: skip
     if all(entry["kind"] == "torch" for entry in entries):
         report.append({"kind": "note", "name": "", "ops": [], "why": "nothing here to fuse", "bytes": 0, "flops": 0})
-    moved, flops = (sum(found[name] for found in costs) for name in ("bytes_moved", "flops"))
-    return Generated(source, knobs, tuple(report), moved, flops)
+    return Generated(source, knobs, tuple(report), sum(moved_by), sum(found["flops"] for found in costs))
 
 
 def signature(graph: Graph) -> str:

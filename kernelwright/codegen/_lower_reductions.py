@@ -93,8 +93,11 @@ def _var_mean(
 
 @lowering("logsumexp")
 def _logsumexp(b: Builder, x: Value, dims: Any, keepdim: bool = False) -> Value:
-    top, rest = b.logsumexp(x, _axes(x, dims), keepdim)
-    return b.pointwise("add", top, rest, name="logsumexp")
+    axes = _axes(x, dims)
+    top, rest = b.logsumexp(x, axes, keepdim)
+    total = b.pointwise("add", top, rest, name="logsumexp")
+    total.attrs |= {"logsumexp_of": x, "logsumexp_dims": tuple(axes)}
+    return total
 
 
 @lowering("linalg_vector_norm", "norm")

@@ -129,17 +129,16 @@ def analyse(region: set[Value], outputs: Sequence[Value], variants: int, vector:
     return _arrange(loops, order, stores, variants)
 
 
-def analyse_over(loops: list[Loop], value: Value, index: Index, region: set[Value], variants: int) -> Nest:
-    """The nest of one pointwise value over given loops, the last of which is the vector loop. No loops are merged.
+def analyse_over(loops: list[Loop], targets: Sequence[tuple[Value, Index]], region: set[Value], variants: int) -> Nest:
+    """The nest of pointwise values over given loops, the last of which is the vector loop. No loops are merged.
 
     Raises:
         NotFusible: the region has a reduction, or an index that is not affine in the loops.
     """
     visitor = _Visitor(region, loops, variants)
-    expr = visitor.visit(value, index)
+    stores = [(v, visitor.visit(v, index), linearise(index, v.shape, variants)) for v, index in targets]
     if any(e.kind == "reduce" for e in visitor.order):
         raise NotFusible("a reduction inside of pointwise work")
-    stores = [(value, expr, linearise(index, value.shape, variants))]
     nest = Nest("pointwise", loops[:-1], loops[-1:], loops[-1], stores, visitor.order, False, variants)
     _place(nest)
     return nest

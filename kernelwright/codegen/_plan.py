@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.codegen._attention import fuse_attention
+from kernelwright.codegen._attention_gradient import fuse_gradients
 from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._ir import Program, Value
 from kernelwright.codegen._lower import lower
@@ -52,7 +53,7 @@ def make_plan(graph: Graph, options: Mapping[str, Any]) -> Plan:
             graph, frozenset({*by_choice, *(f"node:{name}" for name in kept)}), options.get("backend", "cpp")
         )
         if options["attention"] == "fused" or (by_choice and options.get("backend") == "triton"):
-            program = fuse_attention(program, library=bool(by_choice))
+            program = fuse_gradients(fuse_attention(program, library=bool(by_choice)))
         try:
             parts = partition(program, options)
         except KeepInTorch as refused:

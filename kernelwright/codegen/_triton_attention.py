@@ -7,7 +7,7 @@ loop over blocks of keys is that of Dao et al., "FlashAttention" (2022).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelwright.codegen._attention import Attention
@@ -23,8 +23,8 @@ program tile tiles batch depth depth_inside feature feature_inside key first_row
 seen query keys values product scores weights largest higher base decay total
 """
 _LOCALS = frozenset(_LOCALS_TEXT.split())
-_LOG2_E = 1.4426950408889634
-_SIGNS = {"mul": "*", "div": "/"}
+LOG2_E = 1.4426950408889634
+SIGNS = {"mul": "*", "div": "/"}
 _LOWEST = 'float("-inf")'
 _NARROW = {
     "add",
@@ -46,31 +46,42 @@ _NARROW = {
 _SMALL = 1 << 30  # numbers below it may be added to a position in 32 bits
 
 
-def attention_kernel(value: Value, name: str, title: str, options: Mapping[str, Any]) -> Kernel:
-    """The kernel of an attention. A program computes ``ATTENTION_M`` rows of one head."""
-    writer = _AttentionWriter(value, value.attrs["attention"], options)
+def attention_kernel(values: Sequence[Value], name: str, title: str, options: Mapping[str, Any]) -> Kernel:
+    """The kernel of an attention with these results. A program computes ``ATTENTION_M`` rows of one head."""
+    writer = AttentionWriter(values, values[0].attrs["attention"], options)
     writer.write()
+    return kernel_of(writer, name, title, "rows", "ATTENTION")
+
+
+def kernel_of(writer: AttentionWriter, name: str, title: str, side: str, knobs: str) -> Kernel:
+    """The kernel that was written.
+
+    Args:
+        side: what the programs share: ``rows`` or ``columns``.
+        knobs: how the names of its choices begin.
+    """
     attention, variants = writer.attention, writer.nest.variants
-    sizes = {"rows": attention.row.extent, "batches": product([lp.extent for lp in attention.batch], variants)}
-    meta = {"ATTENTION_M": "ATTENTION_M", "ATTENTION_N": "ATTENTION_N"}
+    loop, block = (attention.row, "M") if side == "rows" else (attention.column, "N")
+    sizes = {side: loop.extent, "batches": product([lp.extent for lp in attention.batch], variants)}
+    meta = {"ATTENTION_M": f"{knobs}_M", "ATTENTION_N": f"{knobs}_N"}
     for constant, loop in writer.heads.items():
         sizes[constant.lower()] = loop.extent
         text = power_of_two(loop.extent, constant.lower())
         meta[constant] = str(max(16, int(text))) if text.isdigit() else f"max(16, {text})"  # tl.dot takes 16 at least
     text = writer.function(name, title, list(meta))
-    grid = "triton.cdiv({rows}, ATTENTION_M)"
+    grid = f"triton.cdiv({{{side}}}, {knobs}_{block})"
     grid = f"{{batches}} * {grid}" if attention.batch else grid
-    meta |= {"num_warps": "ATTENTION_WARPS", "num_stages": "ATTENTION_STAGES"}
+    meta |= {"num_warps": f"{knobs}_WARPS", "num_stages": f"{knobs}_STAGES"}
     return Kernel(name, text, writer.arguments(), grid, meta, sizes)
 
 
-class _AttentionWriter(TileWriter):
+class AttentionWriter(TileWriter):
     """Writes the loop over the keys. The tile of scores has queries along its rows and keys along its columns."""
 
-    def __init__(self, value: Value, attention: Attention, options: Mapping[str, Any]) -> None:
+    def __init__(self, values: Sequence[Value], attention: Attention, options: Mapping[str, Any]) -> None:
         axes = [Axis("row", [attention.row], "[:, None]"), Axis("column", [attention.column], "[None, :]")]
         super().__init__(attention.scores, axes, given={attention.product: "product"}, fill=True)
-        self.value_out, self.attention = value, attention
+        self.results, self.attention, self.moving = values, attention, attention.column
         self.names_taken |= _LOCALS
         self.half = attention.product.dtype in HALVES
         precision = options.get("precision", "ieee")
@@ -78,7 +89,7 @@ class _AttentionWriter(TileWriter):
         self.heads: dict[str, Loop] = {"HEAD": attention.depth}
         if attention.out.extent != attention.depth.extent:
             self.heads["HEAD_OUT"] = attention.out
-        memory = [*value.args, value]
+        memory = [*values[0].args, *values]
         self.wide = is_large(product(v.shape, self.nest.variants) for v in memory)
         self.narrow = not self.wide and all(_is_narrow(e) for e in self.nest.order)
 
@@ -86,7 +97,8 @@ class _AttentionWriter(TileWriter):
         """All statements."""
         a = self.attention
         self.arguments_first([*(v for v, _ in a.reads), *(v for v in self.nest.loads() if v is not a.product)])
-        self.tensors.setdefault(self.value_out, self.fresh("out"))
+        for value, shown in zip(self.results, ("out", "totals"), strict=False):
+            self.tensors.setdefault(value, self.fresh(shown))
         visible = visible_keys(self.nest, a.product, a.row, a.column)
         self._rows(reverse=bool(visible.upper or visible.conditions))
         self._begin()
@@ -96,9 +108,18 @@ class _AttentionWriter(TileWriter):
         self._block(visible)
         self.close()
         shown = "acc / tl.where(total == 0.0, 1.0, total)" if a.safe else "acc / total"
-        place = self._place(self.value_out, a.position, {a.row: "row", a.out: "feature[None, :]"})
+        place = self._place(self.results[0], a.position, {a.row: "row", a.out: "feature[None, :]"})
         self.emit(f"tl.store({place}, {shown}, mask={self._masks('row_inside', a.out, 'feature', '[None, :]')})")
-        text = "\n".join(self.lines)
+        if a.total is not None:
+            place = self._place(self.results[1], a.total, {a.row: "row"})
+            self.emit(
+                f"tl.store({place}, tl.where(largest == {_LOWEST}, 0.0, largest) + tl.log(total), mask=row_inside)"
+            )
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Leave out the positions of heads that nothing reads."""
+        a, text = self.attention, "\n".join(self.lines)
         names = [self.variables.get(loop, "") for loop in a.batch if loop in self.variables]
         unused = {name for name in names if len(re.findall(rf"\b{name}\b", text)) == 1}
         self.lines = [line for line in self.lines if line.split(" = ")[0].strip() not in unused]
@@ -117,18 +138,28 @@ class _AttentionWriter(TileWriter):
         tile = "program % tiles" if a.batch else "program"
         self.emit(f"tile = {f'tiles - 1 - {tile}' if reverse else tile}")
         self.emit("first_row = tile * ATTENTION_M")
-        self.emit("row = first_row + tl.arange(0, ATTENTION_M)[:, None]")
-        self.emit(f"row_inside = row < {rows}")
-        self.decode("row", [a.row])
+        self._some_rows("first_row")
 
-    def _begin(self) -> None:
-        """The queries, and the state that the loop carries."""
+    def _some_rows(self, first: str) -> None:
+        """The positions of one block of queries."""
+        self.emit(f"row = {first} + tl.arange(0, ATTENTION_M)[:, None]")
+        self.emit(f"row_inside = row < {self.sizes.expr(self.attention.row.extent, 'rows')}")
+        self.decode("row", [self.attention.row])
+
+    def _features(self) -> None:
+        """The positions of a head's features."""
         a = self.attention
         feature = "HEAD_OUT" if "HEAD_OUT" in self.heads else "HEAD"
         for index, loop, count in (("depth", a.depth, "HEAD"), ("feature", a.out, feature)):
             self.emit(f"{index} = tl.arange(0, {count})")
             if not _fills(loop):
                 self.emit(f"{index}_inside = {index} < {self.sizes.expr(loop.extent, 'head')}")
+
+    def _begin(self) -> None:
+        """The queries, and the state that the loop carries."""
+        a = self.attention
+        self._features()
+        feature = "HEAD_OUT" if "HEAD_OUT" in self.heads else "HEAD"
         self._tile("query", 0, {a.row: "row", a.depth: "depth[None, :]"}, "row_inside", "[None, :]")
         self.emit(f"largest = tl.full([ATTENTION_M, 1], {_LOWEST}, tl.float32)")
         self.emit("total = tl.zeros([ATTENTION_M, 1], tl.float32)")
@@ -178,10 +209,10 @@ class _AttentionWriter(TileWriter):
 
     # ------------------------------------------------------------------------------------------ the loop
 
-    def _keys(self) -> str:
+    def _keys(self, first: str = "start") -> str:
         """The positions of one block of keys."""
         columns = self.sizes.expr(self.attention.column.extent, "cols")
-        self.emit(f"key = start + {self.lanes('ATTENTION_N')}")
+        self.emit(f"key = {first} + {self.lanes('ATTENTION_N')}")
         self.emit("column = key[None, :]")
         self.emit(f"column_inside = column < {columns}")
         self.decode("column", [self.attention.column])
@@ -192,14 +223,14 @@ class _AttentionWriter(TileWriter):
         a = self.attention
         columns = self._keys()
         self._tile("keys", 1, {a.column: "column", a.depth: "depth[:, None]"}, "column_inside", "[:, None]")
-        scales = "".join(f" {_SIGNS[op]} {self._number(number, 'float32')}" for op, number in a.scales)
+        scales = "".join(f" {SIGNS[op]} {self._number(number, 'float32')}" for op, number in a.scales)
         self.emit(f"product = tl.dot(query, keys{self.precision}){scales}")
         self.emit(f"scores = {self.value(self.nest.stores[0][1])}")
         self._end(visible.upper)
         self.emit("higher = tl.maximum(largest, tl.max(scores, 1, keep_dims=True))")
         self.emit(f"base = tl.where(higher == {_LOWEST}, 0.0, higher)")
         if self.half:
-            self.emit(f"base *= {_LOG2_E}")
+            self.emit(f"base *= {LOG2_E}")
         self.emit(f"weights = {self._power('scores')}")
         self.emit(f"decay = {self._power('largest')}")
         self.emit("total = total * decay + tl.sum(weights, 1, keep_dims=True)")
@@ -215,7 +246,7 @@ class _AttentionWriter(TileWriter):
         The power of two is exact enough: it is of no more than 0, so that an error that grows with the distance meets a
         weight that shrinks faster. For halves, one multiplication and addition gives its argument.
         """
-        return f"tl.exp2({text} * {_LOG2_E} - base)" if self.half else f"tl.exp2(({text} - base) * {_LOG2_E})"
+        return f"tl.exp2({text} * {LOG2_E} - base)" if self.half else f"tl.exp2(({text} - base) * {LOG2_E})"
 
     def _end(self, upper: list[Affine]) -> None:
         """Hide what lies behind the last key, unless no query sees so far, or blocks end there."""
@@ -231,10 +262,10 @@ class _AttentionWriter(TileWriter):
             self.emit(hidden)
 
     def _hoist(self) -> None:
-        """Write what is the same for all keys before the loop."""
+        """Write what is the same in all turns before the loop."""
         changing: set[Expr] = set()
         for expr in self.nest.order:  # operands come first
-            if expr.value is self.attention.product or self.attention.column in expr.loops:
+            if expr.value in self.given or self.moving in expr.loops:
                 changing.add(expr)
             changing |= {expr} if changing & set(expr.operands) else set()
         for expr in self.nest.order:
@@ -256,7 +287,7 @@ class _AttentionWriter(TileWriter):
     def _tile(self, name: str, place: int, more: Mapping[Loop, str], mask: str, subscript: str) -> None:
         """Load a tile of queries, keys or values. Lanes outside of a mask are 0."""
         memory, position = self.attention.reads[place]
-        loop, index = (self.attention.out, "feature") if place == 2 else (self.attention.depth, "depth")
+        loop, index = (self.attention.out, "feature") if place >= 2 else (self.attention.depth, "depth")
         mask = self._masks(mask, loop, index, subscript)
         self.emit(f"{name} = tl.load({self._place(memory, position, more)}, mask={mask}, other=0)")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelwright.codegen._attention import Attention
+from kernelwright.codegen._attention_gradient import AttentionGradient
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._plan import all_steps, make_plan
@@ -22,6 +23,7 @@ _VALUES: dict[str, tuple[int, ...]] = {
 }
 # Multiplications of one thread in a float32 product, which are written out one by one. Beyond it ptxas spills.
 _WRITTEN_OUT = 2048
+_SUMS = 128  # sums of one thread, which stay in its registers
 
 
 def attention_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple[KnobValue, ...]]:
@@ -42,7 +44,32 @@ def attention_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tup
     for name, values in _VALUES.items():
         fitting = [value for value in values if _fits({**first, name: value}, head, half)]
         out[name] = tuple(dict.fromkeys((first[name], *fitting)))
+    return out | _gradient_choices(found, head, half)
+
+
+def _gradient_choices(found: Iterable[Attention], head: int, half: bool) -> dict[str, tuple[KnobValue, ...]]:
+    """The same for backward passes. Five products in one loop leave fewer registers for each."""
+    if not any(isinstance(one, AttentionGradient) for one in found):
+        return {}
+    wide = head > 64
+    size = 64 if half else 32  # a matrix unit takes 64 rows
+    first = {"M": size, "N": size, "WARPS": 8 if wide or not half else 4, "STAGES": 2 if half else 1}
+    values = {"M": (16, 32, 64, 128), "N": (16, 32, 64, 128), "WARPS": (4, 8), "STAGES": (1, 2, 3)}
+    out: dict[str, tuple[KnobValue, ...]] = {}
+    for name, known in values.items():
+        tiles = [{**first, name: value} for value in known]
+        fitting = [tile[name] for tile in tiles if _gradient_fits(tile, head, half)]
+        out[f"GRADIENT_{name}"] = tuple(dict.fromkeys((first[name], *fitting)))
     return out
+
+
+def _gradient_fits(tile: Mapping[str, int], head: int, half: bool) -> bool:
+    """True where the tiles of one side stay, those of the other are loaded ahead, and sums fit into registers."""
+    rows, columns, warps, stages = (tile[name] for name in ("M", "N", "WARPS", "STAGES"))
+    elements = 2 * head * (max(rows, columns) + stages * max(rows, columns)) + 2 * rows * columns
+    written = 0 if half else rows * columns * head // (32 * warps)
+    sums = 2 * max(rows, columns) * head // (32 * warps)
+    return elements * (2 if half else 4) <= SHARED_BYTES and written <= _WRITTEN_OUT // 2 and sums <= _SUMS
 
 
 def _head(attention: Attention) -> int:

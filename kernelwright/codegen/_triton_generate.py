@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kernelwright.codegen._attention_gradient import AttentionGradient
+from kernelwright.codegen._attention_saved import without_weights
 from kernelwright.codegen._file import (
     Generated,
     carried,
@@ -24,11 +26,12 @@ from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import Plan
 from kernelwright.codegen._repeat import write_repeat
 from kernelwright.codegen._triton_attention import attention_kernel
+from kernelwright.codegen._triton_attention_gradient import gradient_kernel
 from kernelwright.codegen._triton_forward import TritonForward
 from kernelwright.codegen._triton_gemm import gemm_kernels
 from kernelwright.codegen._triton_loop import loop_kernel
 from kernelwright.codegen._triton_math import fast, helpers
-from kernelwright.codegen._triton_nest import nest_kernels
+from kernelwright.codegen._triton_nest import bytes_again, nest_kernels
 from kernelwright.codegen._triton_products import triton_plan
 from kernelwright.codegen._triton_routines import routine_kernel
 from kernelwright.codegen._triton_schedule import CONSTANTS, choices, complete, relevant
@@ -53,6 +56,7 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
     options = complete(graph, schedule or {})
     plans = []
     emitter = TritonEmitter(options)
+    graph = without_weights(graph, options)
     for half in graph.halves:
         plan = triton_plan(half, options)
         emitter.begin(half, plan)
@@ -106,8 +110,9 @@ class TritonEmitter:
                 self.forward.allocate(value)
         for kernel in kernels:
             self.forward.launch(kernel)
+        again = bytes_again(step.nest, kernels, self.options) if step.nest is not None else 0
         self.report.append({"kind": step.kind, "name": name, "ops": operators, "why": "",
-                            "launches": len(kernels)})  # fmt: skip
+                            "launches": len(kernels), "again": again})  # fmt: skip
 
     def _kernels(self, step: Step, name: str, title: str) -> list[Kernel]:
         variants = self.graph.variants
@@ -116,7 +121,9 @@ class TritonEmitter:
         if step.kind in ("own_matmul", "own_conv"):
             return gemm_kernels(step, name, title, variants, self.options)
         if step.kind == "attention":
-            return [attention_kernel(step.values[0], name, title, self.options)]
+            backward = isinstance(step.values[0].attrs["attention"], AttentionGradient)
+            write = gradient_kernel if backward else attention_kernel
+            return [write(step.values, name, title, self.options)]
         if step.kind == "repeat":
             return [loop_kernel(step, name, title, variants)]
         if step.kind == "routine":

@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from kernelwright.codegen._attention_gradient import AttentionGradient
+from kernelwright.codegen._attention_saved import without_weights
 from kernelwright.codegen._graph import CodegenError, Graph
 from kernelwright.codegen._nest import Nest
 from kernelwright.codegen._plan import Plan, all_steps
 from kernelwright.codegen._triton_attention_choices import attention_choices
-from kernelwright.codegen._triton_nest import fits_whole
+from kernelwright.codegen._triton_nest import PROGRAMS, fits_whole, kept_loops, useful_parts
 from kernelwright.codegen._triton_products import product_choices, relevant_to_products, triton_plan
 from kernelwright.records import KnobValue
 
@@ -25,6 +27,7 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "descriptors": (False, True),
     "attention": ("fused", "decomposed", "library"),
     "rows": ("whole", "blocks"),
+    "split": (1, 4, 16, 64, 256),
     "fast_math": (False, True),
     "BLOCK": (1024, 256, 512, 2048, 4096),
     "WARPS": (4, 2, 8),
@@ -44,10 +47,13 @@ CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "ATTENTION_N": (64, 32, 128),
     "ATTENTION_WARPS": (4, 8),
     "ATTENTION_STAGES": (2, 1, 3),
+    "GRADIENT_M": (32, 16, 64, 128),
+    "GRADIENT_N": (32, 16, 64, 128),
+    "GRADIENT_WARPS": (8, 4),
+    "GRADIENT_STAGES": (1, 2, 3),
 }
 CONSTANTS = tuple(name for name in CHOICES if name.isupper())
 _FIXED = {"backend": "triton", "in_place": False}  # read by the steps that both emitters share
-_PROGRAMS = 2 * 132  # that keep an H100 at work
 _APPROXIMATE = {"exp", "exp2", "log", "log2", "sin", "cos", "sqrt", "sigmoid", "silu", "mish", "softplus", "gelu_tanh"}
 
 
@@ -57,19 +63,22 @@ def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
     if _is_convolution(graph):
         found["conv"] = ("own", "library")
     first = {**{name: values[0] for name, values in found.items()}, **_FIXED}
-    return found | _columns(graph, first) | product_choices(graph, first) | attention_choices(graph, first)
+    graph = without_weights(graph, first)
+    return found | _reductions(graph, first) | product_choices(graph, first) | attention_choices(graph, first)
 
 
-def _columns(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple[KnobValue, ...]]:
-    """Narrow tiles of columns first, where wide ones would leave multiprocessors without work."""
+def _reductions(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple[KnobValue, ...]]:
+    """Few long rows or columns in parts first, and narrow tiles of columns where that keeps multiprocessors at work."""
     steps = [step for half in graph.halves for step in all_steps(triton_plan(half, options).steps)]
-    nests = [step.nest for step in steps if step.nest is not None and step.nest.mode == "column"]
-    parallel = [[*nest.outer, *([nest.vector] if nest.vector else [])] for nest in nests]
-    least = min((math.prod(loop.extent.timed for loop in loops) for loops in parallel), default=0)
+    nests = [step.nest for step in steps if step.nest is not None]
+    parts = [useful_parts(nest) for nest in nests]
+    whole = [n for n, count in zip(nests, parts, strict=True) if n.mode == "column" and count == 1]
+    least = min((math.prod(loop.extent.timed for loop in kept_loops(nest)) for nest in whole), default=0)
     values = CHOICES["COLUMNS"]
-    wide = [value for value in values if isinstance(value, int) and least // value >= _PROGRAMS]
+    wide = [value for value in values if isinstance(value, int) and least // value >= PROGRAMS]
     first = max(wide, default=min(values)) if least and values[0] not in wide else values[0]
-    return {"COLUMNS": tuple(dict.fromkeys((first, *values)))}
+    columns = tuple(dict.fromkeys((first, *values)))
+    return {"COLUMNS": columns, "split": tuple(dict.fromkeys((max(parts, default=1), *CHOICES["split"])))}
 
 
 def _is_convolution(graph: Graph) -> bool:
@@ -95,6 +104,7 @@ def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
 def relevant(graph: Graph) -> tuple[str, ...]:
     """The choices that affect this graph's candidate."""
     options = complete(graph, {})
+    graph = without_weights(graph, options)
     found = {name for half in graph.halves for name in _relevant(half, triton_plan(half, options))}
     found |= relevant_to_products(graph, options)
     return tuple(name for name in CHOICES if name in found)
@@ -118,9 +128,11 @@ def _relevant(graph: Graph, plan: Plan) -> set[str]:
         names |= {"TILE", "REDUCE_WARPS"}
         names |= {"COLUMNS"} if _scans_columns(plan) else set()
     if "attention" in kinds:
-        names |= {name for name in CHOICES if name.startswith("ATTENTION")}
-        whole = any(s.kind == "attention" and s.values[0].dtype == "float32" for s in steps)
-        names |= {"precision"} if whole else set()
+        attention = [s.values[0] for s in steps if s.kind == "attention"]
+        backward = {isinstance(value.attrs["attention"], AttentionGradient) for value in attention}
+        names |= {n for n in CHOICES if True in backward and n.startswith("GRADIENT")}
+        names |= {n for n in CHOICES if False in backward and n.startswith("ATTENTION")}
+        names |= {"precision"} if any(value.dtype == "float32" for value in attention) else set()
     if "attention" in kinds or any(n.op.startswith("scaled_dot_product_attention") for n in graph.nodes):
         names.add("attention")
     return names
@@ -130,9 +142,10 @@ def _of_nest(nest: Nest) -> set[str]:
     if nest.mode == "pointwise":
         return {"BLOCK", "WARPS"}
     names = {"TILE", "REDUCE_WARPS"}
-    parallel = [lp for lp in (*nest.outer, *([nest.vector] if nest.vector else [])) if not lp.reduced]
-    if parallel and fits_whole(nest):
+    if kept_loops(nest) and fits_whole(nest):
         names.add("rows")
+    if useful_parts(nest) > 1:
+        names.add("split")
     if nest.mode == "column":
         names.add("COLUMNS")
     return names

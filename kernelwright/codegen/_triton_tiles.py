@@ -374,7 +374,7 @@ def program_number(wide: bool) -> str:
 def friendly(name: str) -> str:
     """A variable name that does not shadow a Python builtin."""
     base, _, number = name.partition("_")
-    return "_".join(part for part in (_FRIENDLY.get(base, base), number) if part)
+    return f"{_FRIENDLY.get(base, base)}_{number}" if number else _FRIENDLY.get(base, name)
 
 
 def atom(text: str) -> str:

@@ -13,14 +13,24 @@ from test_codegen_triton import run
 from kernelwright.codegen import Graph, generate, schedule_space
 from kernelwright.codegen._capture import capture_entry
 
-CASES = re.findall(
-    r"^@case\ndef (\w+)\(", (Path(__file__).parent / "codegen_triton_attention.py").read_text(), flags=re.M
-)
+
+def cases_of(script):
+    return re.findall(r"^@case\ndef (\w+)\(", (Path(__file__).parent / script).read_text(), flags=re.M)
+
+
+CASES = cases_of("codegen_triton_attention.py")
+GRADIENTS = [f"gradients: {name}" for name in cases_of("codegen_triton_attention_gradients.py")]
 
 
 @pytest.fixture(scope="module")
 def results(taken):
     return run("codegen_triton_attention.py", *[name for name in CASES if name in taken("name")])
+
+
+@pytest.fixture(scope="module")
+def gradients(taken):
+    names = [name.split(": ")[1] for name in GRADIENTS if name in taken("gradient")]
+    return run("codegen_triton_attention_gradients.py", *names)
 
 
 @pytest.mark.matrix
@@ -29,9 +39,16 @@ def test_attention(results, name):
     assert results[name] == "ok", results[name]
 
 
-def captured(forward, inputs):
+@pytest.mark.matrix
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_gradients_of_attention(gradients, gradient):
+    result = gradients[gradient.split(": ")[1]]
+    assert result == "ok", result
+
+
+def captured(forward, inputs, **more):
     source = problem(forward, inputs)
-    reply = capture_entry({"source": source, "variant": {}})
+    reply = capture_entry({"source": source, "variant": {}, **more})
     assert reply["ok"], reply
     return source, Graph.from_json(json.loads(json.dumps(reply)))
 
@@ -57,23 +74,42 @@ COMPILED = {
     ),
     "one_query": ("# q k v\nreturn F.scaled_dot_product_attention(q[:, :, :1], k, v)", qkv(100, 1, "float32"), {}),
 }  # fmt: skip
+BACKWARD = (
+    "# q k v\ni = torch.arange(q.shape[2], device=q.device)\n"
+    "s = (q @ k.mT * 0.1).masked_fill(i > i[:, None], float('-inf'))\nreturn s.softmax(-1) @ v"
+)
+DIFFERENTIATED = {
+    "gradient_float32": (BACKWARD, qkv(200, 40, "float32"), {}),
+    "gradient_bfloat16": (BACKWARD, qkv(300, 128, "bfloat16"), {}),
+}
 ARCHITECTURES = {"causal_float32": [90, 100], "window_bfloat16": [90, 100]}
+BOTH_PASSES = """
+class Context:
+    def save_for_backward(self, *saved):
+        self.saved_tensors = saved
+
+class ModelNew(nn.Module):
+    def forward(self, *given):
+        context = Context()
+        return Kernels.backward(context, torch.empty_like(Kernels.forward(context, *given)))
+"""
 
 
 @pytest.fixture(scope="module")
 def compiled(taken):
     payloads = {}
-    for name, (forward, inputs, schedule) in COMPILED.items():
+    for name, (forward, inputs, schedule) in {**COMPILED, **DIFFERENTIATED}.items():
         if name in taken("name"):
-            source, graph = captured(forward, inputs)
+            source, graph = captured(forward, inputs, backward=name in DIFFERENTIATED)
             text = generate(graph, schedule, backend="triton").source
+            text += BOTH_PASSES if name in DIFFERENTIATED else ""
             given = {"source": text, "problem": source, "variant": {}, "mode": "eval"}
             payloads[name] = {**given, "architectures": ARCHITECTURES.get(name, [90])}
     return run("codegen_triton_compiled.py", text=json.dumps(payloads))
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", [*COMPILED, *DIFFERENTIATED])
 def test_attention_compiles_for_gpus(compiled, name):
     found = compiled[name]
     assert found["fault"] == ""
@@ -85,6 +121,9 @@ def test_attention_compiles_for_gpus(compiled, name):
             assert ".tf32" in launch["ptx"]
         if name == "causal_float32":
             assert "mma" not in launch["ptx"]
+    if name in DIFFERENTIATED:
+        kernels = [launch for launch in found["launches"] if "attention" in launch["kernel"]]
+        assert [("wgmma" in launch["ptx"]) for launch in kernels] == [name == "gradient_bfloat16"] * 3
 
 
 def test_cpp_gives_0_to_a_query_that_sees_no_key(build):
@@ -107,3 +146,16 @@ def test_no_scores_are_moved():
     apart, fused = (generate(graph, {"attention": how}, backend="triton") for how in ("decomposed", "fused"))
     assert fused.bytes_moved == 4 * 2 * 4 * 512 * 64 * 2
     assert apart.bytes_moved > 4 * fused.bytes_moved
+
+
+def test_no_weights_are_saved():
+    """Four launches read and write what has features, and a number of each row. C++ saves the weights as before."""
+    graph = captured(BACKWARD, qkv(512, 64, "float32"), backward=True)[1]
+    made = generate(graph, backend="triton")
+    tensor, row = 2 * 4 * 512 * 64 * 4, 2 * 4 * 512 * 4
+    assert made.launches == 4
+    assert made.bytes_moved == (4 + 2 + 6 + 5) * tensor + (1 + 1 + 2 + 2) * row
+    assert {"ATTENTION_M", "GRADIENT_M", "GRADIENT_STAGES"} <= set(made.knobs)
+    plain = generate(graph)
+    assert "saved_3" in plain.source
+    assert "attention" not in {step["kind"] for step in plain.report}

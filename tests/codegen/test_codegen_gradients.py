@@ -66,10 +66,10 @@ def called(model, inputs, dtype=torch.float32):
     return outputs, torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
 
 
-def compare(candidate, reference, given):
+def compare(candidate, reference, given, dtype=torch.float32):
     """Outputs and gradients against those of the reference in float64; each is None where the other is."""
-    outputs, gradients = called(candidate, given)
-    wanted, slopes = called(reference, given)
+    outputs, gradients = called(candidate, given, dtype)
+    wanted, slopes = called(reference, given, dtype)
     exact = called(reference.double(), given, torch.float64)
     assert [g is None for g in gradients] == [g is None for g in slopes]
     for mine, eager, true in zip([*outputs, *gradients], [*wanted, *slopes], [*exact[0], *exact[1]], strict=True):
