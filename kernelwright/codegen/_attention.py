@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kernelwright.codegen._attention_range import visible_keys
-from kernelwright.codegen._ir import POINTWISE, Index, Program, Value, through_view
+from kernelwright.codegen._ir import POINTWISE, Index, Program, Value, reachable, through_view
 from kernelwright.codegen._nest import Nest, NotFusible, analyse_over
 from kernelwright.codegen._products import access
 from kernelwright.codegen._size import Affine, Loop, Size, delinearise, linearise, product, refine
@@ -81,18 +81,11 @@ def fuse_attention(program: Program, *, library: bool = False) -> Program:
     for value in program.values:
         if value.op == "matmul":
             finder.fuse(value, library=library)
-    return replace(program, values=reachable(program))
+    return replace(program, values=in_order(program))
 
 
-def reachable(program: Program) -> list[Value]:
+def in_order(program: Program) -> list[Value]:
     """The values that outputs need, each after its operands."""
-    needed: set[Value] = set()
-    stack = list(program.outputs)
-    while stack:
-        value = stack.pop()
-        if value not in needed:
-            needed.add(value)
-            stack.extend(value.inputs)
     done: dict[Value, None] = {}
 
     def place(value: Value) -> None:
@@ -100,9 +93,8 @@ def reachable(program: Program) -> list[Value]:
             place(operand)
         done[value] = None
 
-    for value in program.values:
-        if value in needed:
-            place(value)
+    for value in reachable(program.values, program.outputs):
+        place(value)
     return list(done)
 
 

@@ -17,14 +17,13 @@ from kernelwright.codegen._attention import (
     Finder,
     become,
     grid_of,
+    in_order,
     natural,
-    reachable,
     runs_along,
     views_of,
 )
-from kernelwright.codegen._ir import POINTWISE, Index, Program, Value
+from kernelwright.codegen._ir import POINTWISE, Index, Program, Value, root
 from kernelwright.codegen._nest import Expr, NotFusible, analyse_over
-from kernelwright.codegen._partition import root
 from kernelwright.codegen._products import access
 from kernelwright.codegen._size import Affine, Loop, delinearise, linearise
 
@@ -90,7 +89,7 @@ def fuse_gradients(program: Program) -> Program:
     for value in program.values:
         if value.op == "exp":
             finder.fuse_gradient(value)
-    return replace(program, values=reachable(program))
+    return replace(program, values=in_order(program))
 
 
 class _GradientFinder(Finder):

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from kernelwright.codegen._graph import Graph
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import Value, root
 from kernelwright.codegen._nest import Nest, is_element
-from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import Plan, make_plan
 from kernelwright.codegen._schedule import complete
 from kernelwright.datasets import ITEM_BYTES

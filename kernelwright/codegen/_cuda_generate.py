@@ -9,7 +9,7 @@ from kernelwright.codegen._cuda_math import fast, helpers
 from kernelwright.codegen._cuda_nest import nest_kernels
 from kernelwright.codegen._cuda_schedule import CONSTANTS, choices, complete, cuda_plan, relevant
 from kernelwright.codegen._cuda_templates import pool_kernel, scan_kernel
-from kernelwright.codegen._file import Generated, finished
+from kernelwright.codegen._file import Generated
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import Program
 from kernelwright.codegen._partition import Step
@@ -30,16 +30,7 @@ def generate_cuda(graph: Graph, schedule: Mapping[str, KnobValue] | None = None)
         CodegenError: the schedule has an unknown choice, or the graph has no candidate.
     """
     options = complete(graph, schedule or {})
-    plans = []
-    emitter = _Emitter(options)
-    for half in graph.halves:
-        plan = cuda_plan(half, options)
-        emitter.begin(half, plan)
-        for step in plan.steps:
-            emitter.step(step)
-        plans.append(plan)
-    knobs = {name: options[name] for name in relevant(graph)}
-    return finished(plans, emitter.file(graph), knobs, emitter.report)
+    return _Emitter(options).candidate(graph, lambda half: cuda_plan(half, options), relevant(graph))
 
 
 class _CudaForward(TritonForward):
@@ -66,7 +57,8 @@ class _Emitter(TritonEmitter):
         """A writer of statements."""
         return _CudaForward(program, graph)
 
-    def _kernels(self, step: Step, name: str, title: str) -> list[Kernel]:
+    def kernels_of(self, step: Step, name: str, title: str) -> list[Kernel]:
+        """The kernels of a step, in the order in which they are launched."""
         if step.nest is not None:
             return nest_kernels(step.nest, name, title, self.options)
         template = pool_kernel if step.kind == "pool" else scan_kernel

@@ -70,8 +70,8 @@ class PassWriter(ThreadWriter):
         self._scratch = False
 
     def position_in_row(self) -> str:
-        """The index along the reduced loops."""
-        raise NotImplementedError
+        """The index along the reduced loops: that of the neighbours' loop, where it is the only one."""
+        return "j"
 
     # ------------------------------------------------------------------------------------------ declarations
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._cuda_nest import MOST_KEPT, keeps_values
-from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._nest import Nest
-from kernelwright.codegen._plan import Plan, all_steps
+from kernelwright.codegen._plan import Plan, all_steps, completed
 from kernelwright.codegen._size import product
 from kernelwright.codegen._triton_products import triton_plan
 from kernelwright.records import KnobValue
@@ -69,13 +69,7 @@ def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
     Raises:
         CodegenError: a choice is unknown, or has no such value.
     """
-    known = choices(graph)
-    for name, value in schedule.items():
-        if name not in known:
-            raise CodegenError(f"unknown choice {name!r}", hint=f"choices are {', '.join(known)}")
-        if value not in known[name]:
-            raise CodegenError(f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, known[name]))}")
-    return {**{name: schedule.get(name, values[0]) for name, values in known.items()}, **_FIXED}
+    return {**completed(choices(graph), schedule), **_FIXED}
 
 
 def cuda_plan(graph: Graph, options: Mapping[str, Any]) -> Plan:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kernelwright.codegen._graph import Gradient, Graph, Scalar, Symbol
-from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._ir import Program, Value, root
 from kernelwright.codegen._kernel import Argument, Function
 from kernelwright.codegen._names import ForwardSizes
-from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._partition import Step
 from kernelwright.codegen._size import Shape, Size
 
 

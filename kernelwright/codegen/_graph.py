@@ -228,8 +228,9 @@ class Graph:
         return json.dumps(self.payload, sort_keys=True)
 
 
-def _gradient(entry: Mapping[str, Any], variants: int) -> Gradient:
-    back = Graph(
+def _part(entry: Mapping[str, Any], variants: int) -> Graph:
+    """A graph within another one: a backward pass, or the step of a loop."""
+    return Graph(
         variants=variants,
         inputs=tuple(_input(i, variants) for i in entry["inputs"]),
         nodes=tuple(_node(n, variants) for n in entry["nodes"]),
@@ -238,13 +239,16 @@ def _gradient(entry: Mapping[str, Any], variants: int) -> Gradient:
         forward_parameters=(),
         module_source="",
     )
+
+
+def _gradient(entry: Mapping[str, Any], variants: int) -> Gradient:
     return Gradient(
         arguments=_names(entry["arguments"]),
         returned=int(entry["returned"]),
         saved=_names(entry["saved"]),
         cotangents=_names(entry["cotangents"]),
         places=tuple(int(n) for n in entry["places"]),
-        back=back,
+        back=_part(entry, variants),
     )
 
 
@@ -296,15 +300,7 @@ def _node(entry: Mapping[str, Any], variants: int) -> Node:
 
 
 def _repeat(entry: Mapping[str, Any], variants: int) -> Repeat:
-    step = Graph(
-        variants=variants,
-        inputs=tuple(_input(i, variants) for i in entry["inputs"]),
-        nodes=tuple(_node(n, variants) for n in entry["nodes"]),
-        outputs=tuple(Ref(o["ref"], o.get("index", 0)) for o in entry["outputs"]),
-        structure="tuple",
-        forward_parameters=(),
-        module_source="",
-    )
+    step = _part(entry, variants)
     _names(item.target for item in step.inputs)
     taken = ((int(t["input"]), _size(t["start"], variants), _size(t["stride"], variants)) for t in entry["taken"])
     carried = tuple((int(c["input"]), int(c["output"])) for c in entry["carried"])

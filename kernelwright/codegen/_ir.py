@@ -174,6 +174,25 @@ class Program:
         return list(zip(self.writes, self.outputs[len(self.outputs) - len(self.writes) :], strict=True))
 
 
+def root(value: Value) -> Value:
+    """The value at the end of a chain of views."""
+    while value.is_view:
+        value = value.args[0]
+    return value
+
+
+def reachable(values: Iterable[Value], outputs: Iterable[Value]) -> list[Value]:
+    """Those of the values that the outputs are computed from, in their order."""
+    needed: set[Value] = set()
+    stack = list(outputs)
+    while stack:
+        value = stack.pop()
+        if value not in needed:
+            needed.add(value)
+            stack.extend(value.inputs)
+    return [v for v in values if v in needed]
+
+
 Index = tuple[Affine, ...]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from kernelwright.codegen import (
 )
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
-from kernelwright.codegen._ir import POINTWISE, Program, Value
+from kernelwright.codegen._ir import POINTWISE, Program, Value, reachable
 from kernelwright.codegen._registry import TABLE
 from kernelwright.codegen._size import product
 
@@ -62,7 +63,7 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
             counters.append((target, step))
     _small_parts_apart(builder, outputs)
     _sum_columns_apart(builder, outputs)
-    return Program(_reachable(builder.values, outputs), outputs, graph.variants, writes, counters)
+    return Program(reachable(builder.values, outputs), outputs, graph.variants, writes, counters)
 
 
 def _loop(builder: Builder, node: Node, tensors: Mapping[tuple[str, int], Value]) -> list[Value]:
@@ -76,11 +77,8 @@ def _loop(builder: Builder, node: Node, tensors: Mapping[tuple[str, int], Value]
 
 def _small_parts_apart(builder: Builder, outputs: list[Value]) -> None:
     """Let each reader of a small part of a pointwise value compute that part. All of it need not be written then."""
-    values = _reachable(builder.values, outputs)
-    readers: dict[Value, int] = {}
-    for value in values:
-        for operand in value.inputs:
-            readers[operand] = readers.get(operand, 0) + 1
+    values = reachable(builder.values, outputs)
+    readers = Counter(operand for value in values for operand in value.inputs)
     for value in values:
         if value.is_view:
             continue
@@ -106,11 +104,8 @@ def _sum_columns_apart(builder: Builder, outputs: list[Value]) -> None:
 
     Column sums run over other loops than rows. A shared operand would be written by one nest and read by the other.
     """
-    values = _reachable(builder.values, outputs)
-    users: dict[Value, int] = {}
-    for value in values:
-        for operand in value.inputs:
-            users[operand] = users.get(operand, 0) + 1
+    values = reachable(builder.values, outputs)
+    users = Counter(operand for value in values for operand in value.inputs)
     for value in values:
         if value.op != "sum" or len(value.args[0].shape) - 1 in value.attrs["dims"]:
             continue
@@ -202,14 +197,3 @@ def _resolve(argument: Any, tensors: Mapping[tuple[str, int], Value]) -> Any:
     if isinstance(argument, tuple):
         return tuple(_resolve(a, tensors) for a in argument)
     return argument
-
-
-def _reachable(values: list[Value], outputs: list[Value]) -> list[Value]:
-    needed: set[Value] = set()
-    stack = list(outputs)
-    while stack:
-        value = stack.pop()
-        if value not in needed:
-            needed.add(value)
-            stack.extend(value.inputs)
-    return [v for v in values if v in needed]

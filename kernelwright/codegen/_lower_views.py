@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.codegen._builder import Builder, Unsupported
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import Value, root
 from kernelwright.codegen._registry import TABLE, dim_of, lowering
 from kernelwright.codegen._size import Shape, Size, product
 
@@ -208,7 +208,7 @@ def _cat(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     parts = [t for t in tensors if len(t.shape) != 1 or not t.shape[0].equals(0)]
     if not 0 < len(parts) <= _MOST_PARTS:
         raise Unsupported("too many tensors side by side, or none that has elements")
-    if b.backend == "cpp" and not any(_behind(part).is_fusible for part in parts):
+    if b.backend == "cpp" and not any(root(part).is_fusible for part in parts):
         raise Unsupported("tensors in memory side by side: torch copies them whole")
     dtype = b.promote(list(tensors))
     d, starts = dim_of(parts[0], dim), [b.const(0)]
@@ -216,10 +216,6 @@ def _cat(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
         starts.append(starts[-1] + part.shape[d])
     shape = (*parts[0].shape[:d], starts[-1], *parts[0].shape[d + 1 :])
     return _parts(b, [b.cast(part, dtype) for part in parts], d, starts[:-1], shape, None)
-
-
-def _behind(x: Value) -> Value:
-    return _behind(x.args[0]) if x.is_view else x
 
 
 @lowering("stack")

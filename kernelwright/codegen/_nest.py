@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kernelwright.codegen._domain import Coarse, domain_of, loops_of
-from kernelwright.codegen._ir import Index, Value, broadcast_index, through_view
+from kernelwright.codegen._ir import Index, Value, broadcast_index, root, through_view
 from kernelwright.codegen._size import Affine, Loop, Shape, Size, contiguous_strides, delinearise, linearise, product
 
 Mode = Literal["pointwise", "row", "column"]
@@ -291,7 +291,7 @@ class _Visitor:
         """Sums at places that an index names, and where they lie for the index 0."""
         *begun, where, source = value.args
         over, dim = value.attrs["over"], value.attrs["dim"]
-        if any(_behind(first) in self.region for first in begun):
+        if any(root(first) in self.region for first in begun):
             raise NotFusible(f"{value.name} begins with what the same loops compute")
         index = self._natural(value, over)
         rest = [Affine.zero(self.variants) if d == dim else a for d, a in enumerate(index)]
@@ -359,11 +359,6 @@ class _Visitor:
         elif total == product([lp.extent for lp in outer], self.variants):
             return "outer", outer
         raise NotFusible(f"{value.name} reduces over other loops")
-
-
-def _behind(value: Value) -> Value:
-    """What the views over a value lead to."""
-    return _behind(value.args[0]) if value.is_view else value
 
 
 def _boundary(loops: list[Loop], vector: Size | None, variants: int) -> Loop | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._ir import Program, Value, root
 from kernelwright.codegen._nest import Expr, Nest, NotFusible, analyse
 
 _CHEAP = 32  # flops per element up to which computing a value again beats writing and reading it, on a GPU
@@ -60,13 +60,6 @@ class KeepInTorch(Exception):
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(reason)
         self.node = node
-
-
-def root(value: Value) -> Value:
-    """The value at the end of a chain of views."""
-    while value.is_view:
-        value = value.args[0]
-    return value
 
 
 @dataclass

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.codegen._attention import fuse_attention
 from kernelwright.codegen._attention_gradient import fuse_gradients
 from kernelwright.codegen._graph import CodegenError, Graph
-from kernelwright.codegen._ir import Program, Value
+from kernelwright.codegen._ir import Program, Value, root
 from kernelwright.codegen._lower import lower
-from kernelwright.codegen._partition import KeepInTorch, Step, in_place, partition, root
+from kernelwright.codegen._partition import KeepInTorch, Step, in_place, partition
 from kernelwright.codegen._products import own_products
+from kernelwright.records import KnobValue
 
 OWN_KINDS = ("nest", "pool", "scan", "routine", "attention", "own_matmul", "own_conv", "repeat")
 
@@ -23,6 +24,26 @@ def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
         yield step
         if step.body is not None:
             yield from all_steps(step.body.steps)
+
+
+def completed(
+    known: Mapping[str, Sequence[KnobValue]], schedule: Mapping[str, KnobValue], free: Collection[str] = ()
+) -> dict[str, Any]:
+    """A schedule with defaults for its missing choices.
+
+    Args:
+        known: every choice with its values, the default first.
+        free: choices that may have other values too.
+
+    Raises:
+        CodegenError: a choice is unknown, or has no such value.
+    """
+    for name, value in schedule.items():
+        if name not in known:
+            raise CodegenError(f"unknown choice {name!r}", hint=f"choices are {', '.join(known)}")
+        if name not in free and value not in known[name]:
+            raise CodegenError(f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, known[name]))}")
+    return {name: schedule.get(name, values[0]) for name, values in known.items()}
 
 
 @dataclass

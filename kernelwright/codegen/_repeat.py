@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.codegen._forward import ForwardWriter
-from kernelwright.codegen._graph import CodegenError, Graph, Repeat
-from kernelwright.codegen._ir import Program, Value
-from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._graph import CodegenError, Repeat
+from kernelwright.codegen._ir import Value, root
+from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import OWN_KINDS, Plan
 
-
-class Emitter(Protocol):
-    """Writes the steps of a plan in one language."""
-
-    forward: Any
-    graph: Graph
-    plan: Plan
-    report: list[dict[str, Any]]
-    loops: list[str]  # the functions of loops
-    constants: list[str]  # lines of the file that define their constants
-
-    def writer(self, program: Program, graph: Graph) -> Any:
-        """A writer of statements in this language."""
-        ...
-
-    def step(self, step: Step) -> None:
-        """One step: its kernels, and its lines of the current writer."""
-        ...
+if TYPE_CHECKING:
+    from kernelwright.codegen._emitter import Emitter
 
 
-def write_repeat(emitter: Emitter, step: Step) -> None:
+def write_repeat(emitter: Emitter[Any, Any], step: Step) -> None:
     """Write a loop as a function, and its call.
 
     The function takes the number of steps, the arguments of the loop, and the memory of collected results.

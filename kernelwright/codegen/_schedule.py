@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._nest import SHORT_ROW, has_long_rows, has_uneven_rows, is_element
-from kernelwright.codegen._plan import OWN_KINDS, Plan, all_steps, make_plan
+from kernelwright.codegen._plan import OWN_KINDS, Plan, all_steps, completed, make_plan
 from kernelwright.records import KnobValue
 
 # Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
@@ -60,14 +60,7 @@ def complete(schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
     Raises:
         CodegenError: a choice is unknown, or has no such value.
     """
-    for name, value in schedule.items():
-        if name not in CHOICES:
-            raise CodegenError(f"unknown choice {name!r}", hint=f"choices are {', '.join(CHOICES)}")
-        if name not in CONSTANTS and value not in CHOICES[name]:
-            raise CodegenError(
-                f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, CHOICES[name]))}"
-            )
-    return {name: schedule.get(name, values[0]) for name, values in CHOICES.items()}
+    return completed(CHOICES, schedule, CONSTANTS)
 
 
 def relevant(graph: Graph) -> tuple[str, ...]:

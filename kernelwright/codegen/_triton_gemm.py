@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.codegen._ir import HALVES, Value
+from kernelwright.codegen._ir import HALVES, Value, root
 from kernelwright.codegen._kernel import Argument
 from kernelwright.codegen._nest import Expr, Nest
-from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._partition import Step
 from kernelwright.codegen._products import Layout, split_layout
 from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
 from kernelwright.codegen._triton_products import SHARED_BYTES, described, descriptors_fit, sides

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kernelwright.codegen._graph import Repeat
-from kernelwright.codegen._ir import Value
+from kernelwright.codegen._ir import Value, root
 from kernelwright.codegen._kernel import Argument
 from kernelwright.codegen._nest import Expr, Nest
-from kernelwright.codegen._partition import Step, root
+from kernelwright.codegen._partition import Step
 from kernelwright.codegen._size import Affine, Size, product
 from kernelwright.codegen._triton_nest import fits_whole, power_of_two
 from kernelwright.codegen._triton_reductions import ReductionWriter

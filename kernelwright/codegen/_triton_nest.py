@@ -6,7 +6,7 @@ kernel of the next pass combines the parts in a fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
@@ -210,7 +210,7 @@ def _most_parts(nest: Nest) -> int:
     return min(1 << int(log2(max(length // _FEWEST, 1))), 256 if nest.mode == "row" else 128)
 
 
-def bytes_again(nest: Nest, kernels: list[Kernel], options: Mapping[str, Any]) -> int:
+def bytes_again(nest: Nest, kernels: Sequence[Kernel], options: Mapping[str, Any]) -> int:
     """Bytes that passes in parts move beyond those of one kernel: memory that several read, and the parts."""
     parts = parts_of(nest, options)
     if parts == 1:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._graph import Graph
-from kernelwright.codegen._ir import HALVES, Value
-from kernelwright.codegen._partition import Step, in_place, root
+from kernelwright.codegen._ir import HALVES, Value, root
+from kernelwright.codegen._partition import Step, in_place
 from kernelwright.codegen._plan import OWN_KINDS, Plan, all_steps, fold_biases, make_plan
 from kernelwright.codegen._products import Layout, split_layout, suits_library
 from kernelwright.codegen._size import Affine, Loop, Size, product

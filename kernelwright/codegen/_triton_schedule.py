@@ -8,9 +8,9 @@ from typing import Any
 
 from kernelwright.codegen._attention_gradient import AttentionGradient
 from kernelwright.codegen._attention_saved import without_weights
-from kernelwright.codegen._graph import CodegenError, Graph
+from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._nest import Nest
-from kernelwright.codegen._plan import Plan, all_steps
+from kernelwright.codegen._plan import Plan, all_steps, completed
 from kernelwright.codegen._triton_attention_choices import attention_choices
 from kernelwright.codegen._triton_nest import PROGRAMS, fits_whole, kept_loops, useful_parts
 from kernelwright.codegen._triton_products import product_choices, relevant_to_products, triton_plan
@@ -92,13 +92,7 @@ def complete(graph: Graph, schedule: Mapping[str, KnobValue]) -> dict[str, Any]:
     Raises:
         CodegenError: a choice is unknown, or has no such value.
     """
-    known = choices(graph)
-    for name, value in schedule.items():
-        if name not in known:
-            raise CodegenError(f"unknown choice {name!r}", hint=f"choices are {', '.join(known)}")
-        if value not in known[name]:
-            raise CodegenError(f"{name} cannot be {value!r}", hint=f"it is one of {', '.join(map(repr, known[name]))}")
-    return {**{name: schedule.get(name, values[0]) for name, values in known.items()}, **_FIXED}
+    return {**completed(choices(graph), schedule), **_FIXED}
 
 
 def relevant(graph: Graph) -> tuple[str, ...]:
