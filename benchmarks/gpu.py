@@ -59,7 +59,7 @@ def read_rows(path: Path | None) -> list[dict[str, Any]]:
 
 
 def winner(problem: Problem, settings: Settings) -> dict[str, Any]:
-    """One row: the winner of a campaign on one problem, or why there is none."""
+    """One row: the winner of a campaign on one problem, or the reason why no kernel won."""
     with Store.open(settings.store) as store:
         result = Campaign(settings, store).run([problem])
     row = result.rows[0].model_dump(mode="json")
@@ -119,6 +119,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--report", action="store_true", help="only print what the file holds")
     arguments = parser.parse_args(words)
+    if arguments.report and not (arguments.output and arguments.output.exists()):
+        parser.error("--report reads a file that is there already: name it with --output")
     if arguments.report:
         print("\n".join(summary(read_rows(arguments.output))))
         return 0

@@ -88,6 +88,9 @@ def main() -> int:
     """Write the page, or print the rows that were asked for."""
     problems = {problem.id.removeprefix(f"{SUITE}/"): problem for problem in load_suite(SUITE)}
     if sys.argv[1:]:
+        if unknown := sorted({*sys.argv[1:]} - {*problems}):
+            print(f"no built-in problem is called {unknown[0]}: names are like {min(problems)}", file=sys.stderr)
+            return 2
         for name in sys.argv[1:]:
             print(row_of(problems[name]))
         return 0

@@ -23,9 +23,9 @@ def in_expected_order(
 ) -> list[int]:
     """The places of candidates' sources, the fastest expected first.
 
-    Schedules that differ in no choice of ``FORETOLD`` stay in their order, and so do candidates that the model cannot
-    tell apart. Those of which it knows nothing, and those beyond the first ``MOST``, come last in theirs. Equal calls
-    of one bench compile once.
+    Schedules that differ in no choice of ``FORETOLD`` keep their order. So do candidates that the model cannot tell
+    apart. Candidates without an expectation come last, and so do all after the first ``MOST``. Equal calls of one
+    bench compile once.
 
     Args:
         context: of a step whose backend is Triton.

@@ -19,8 +19,8 @@ NARROW = 118  # columns that the winners' table needs on one line a row
 MISSING_LAYER = "no-"
 UNCONFINED = "unconfined"
 NO_TIME = (
-    "no time was measured: there is no device here for these kernels. They are checked, and ranked by the "
-    "compiler's figures: spilled registers, traffic, occupancy, width of accesses"
+    "no time was measured: there is no device here for these kernels. They are checked, and ranked by the time that a "
+    "model expects (Triton alone), then by the compiler's figures: spilled registers, traffic, occupancy"
 )
 CAP = 3.0  # limit of each ratio in the capped mean, so that one outlier does not decide it
 

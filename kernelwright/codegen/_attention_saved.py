@@ -88,7 +88,7 @@ class _Rewriter:
         self._weights(weights, self._again(scores))
         return self._finished(returned)
 
-    # ------------------------------------------------------------------------------------------ what is there
+    # ------------------------------------------------------------------------------------------ the graph before
 
     def _between(self) -> set[str]:
         """Names of the one product from which the scores are computed, and of the steps from it to them; else none."""
@@ -266,7 +266,7 @@ def _users(nodes: Iterable[Node], ref: Ref) -> Iterator[Node]:
 
 
 def _behind(argument: Any, makers: Mapping[str, Node]) -> Ref | None:
-    """The tensor of which an argument is a view or a copy in another dtype."""
+    """The tensor below an argument's views and casts."""
     while isinstance(argument, Ref) and argument.name in makers:
         node = makers[argument.name]
         if _base(node) not in (*_ORDERED, "_to_copy"):

@@ -69,7 +69,7 @@ POINTWISE: dict[str, str] = {
 }
 _INTEGER = {
     "abs": "({0} < 0 ? -{0} : {0})",
-    "remainder": "({0} % {1} + {1}) % {1}",  # has the sign of the divisor; % has that of the dividend
+    "remainder": "({0} % {1} + {1}) % {1}",  # with the sign of the divisor; % takes the dividend's
     "isinf": "{0} != {0}",
 }
 # erfc instead of 1 + erf: in the lower tail that sum cancels

@@ -36,7 +36,7 @@ class ThreadWriter(TileWriter):
     """Writes statements of one thread.
 
     Attributes:
-        lane_loop: the loop of which a thread has VECTOR neighbours.
+        lane_loop: a thread has VECTOR neighbours along this loop.
         body: the lines of the loop over the neighbours; None outside of it.
         kept: values that stay in registers for later passes, with the names of their arrays.
     """

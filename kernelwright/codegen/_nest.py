@@ -130,7 +130,7 @@ def analyse(region: set[Value], outputs: Sequence[Value], variants: int, vector:
 
 
 def analyse_over(loops: list[Loop], targets: Sequence[tuple[Value, Index]], region: set[Value], variants: int) -> Nest:
-    """The nest of pointwise values over given loops, the last of which is the vector loop. No loops are merged.
+    """The nest of pointwise values over given loops. The last loop is the vector loop, and no loops are merged.
 
     Raises:
         NotFusible: the region has a reduction, or an index that is not affine in the loops.
@@ -278,7 +278,7 @@ class _Visitor:
         return [self._listed(Expr("inside", named, position=position, bounds=(low, high)))]
 
     def _from(self, at: Affine, start: Size, size: Size) -> Affine:
-        """A position counted from the start of a part, as a loop of its own: its range is that of the part."""
+        """A position counted from the start of a part, as a loop of its own. It runs over the part alone."""
         if size.equals(1):
             return Affine.zero(self.variants)
         key = (at, start, size)

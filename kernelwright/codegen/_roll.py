@@ -61,9 +61,10 @@ def _rolled(graph: dict[str, Any], least: int) -> dict[str, Any]:
 
     The node has the key ``repeat``: ``steps``, and the step as a graph of its own (``inputs``, ``nodes``, ``outputs``).
     Its ``args`` are the values of these inputs, in order. An entry of ``taken`` is the position of an input with
-    ``start`` and ``stride``: the step reads that slice of the argument's first dim. An entry of ``carried`` is the
-    position of a state among the inputs, and that of its next value among the outputs. The first ``stacked`` outputs
-    are collected over the steps. The node's results are these collections, then the last states.
+    ``start`` and ``stride``: the step reads that slice of the argument's first dim. An entry of ``carried`` stands for
+    a state. It has the state's position among the inputs, and the position of the next state among the outputs. The
+    first ``stacked`` outputs are collected over the steps. The node's results are these collections, then the last
+    states.
     """
     nodes = graph["nodes"]
     for span in _spans([_signature(node) for node in nodes], least):

@@ -1,7 +1,7 @@
 """Attention as one Triton kernel: the softmax is carried along blocks of keys, so that no scores are stored.
 
-The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); the
-loop over blocks of keys is that of Dao et al., "FlashAttention" (2022).
+The running maximum and sum follow Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018). The loop
+over blocks of keys follows Dao et al., "FlashAttention" (2022).
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ class AttentionWriter(TileWriter):
         self.emit(f"{name} = tl.load({self._place(memory, position, more)}, mask={mask}, other=0)")
 
     def _masks(self, mask: str, loop: Loop, index: str, subscript: str) -> str:
-        """A mask together with that of a head's features."""
+        """A mask joined with the mask over a head's features."""
         return mask if _fills(loop) else f"{mask} & {index}_inside{subscript}"
 
     def _compose(self, expr: Expr) -> str:

@@ -65,7 +65,7 @@ POINTWISE: dict[str, str] = {
 _INTEGER = {
     "maximum": "tl.maximum({0}, {1})",
     "minimum": "tl.minimum({0}, {1})",
-    "remainder": "({0} % {1} + {1}) % {1}",  # has the sign of the divisor; % has that of the dividend
+    "remainder": "({0} % {1} + {1}) % {1}",  # with the sign of the divisor; % takes the dividend's
     "isnan": "{0} != {0}",
     "isinf": "{0} != {0}",
 }
