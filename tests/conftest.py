@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Callable, Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from suite_phases import ALONE, FIXTURES, LIMITS, PLACES, PURE, ROOMS_OF_REFEREES
@@ -112,6 +115,23 @@ def make_cache(tmp_path_factory: pytest.TempPathFactory, run_cache: Path) -> Cal
         return folder
 
     return make
+
+
+@pytest.fixture(scope="module")
+def load_script() -> Iterator[Callable[[str], ModuleType]]:
+    """Gives a script of this project as a module: ``load_script("benchmarks/gpu.py")``."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def load(path: str) -> ModuleType:
+            spec = importlib.util.spec_from_file_location(f"script_{Path(path).stem}", TESTS.parent / path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            patch.setitem(sys.modules, spec.name, module)  # where dataclasses look up their annotations
+            spec.loader.exec_module(module)
+            return module
+
+        yield load
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,13 +26,8 @@ AREAS = {
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("benchmark_mutants", ROOT / "benchmarks" / "mutants.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look up their annotations
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def benchmark(load_script):
+    return load_script("benchmarks/mutants.py")
 
 
 @pytest.fixture(scope="module")

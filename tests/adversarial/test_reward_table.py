@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import corpus
 import pytest
 
 from kernelwright.rl import REWARDS
 
-ROOT = Path(__file__).parents[2]
-
-
-def _benchmark():
-    spec = importlib.util.spec_from_file_location("reward_hacks", ROOT / "benchmarks" / "reward_hacks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 @pytest.fixture(scope="module")
-def benchmark():
-    return _benchmark()
+def benchmark(load_script):
+    return load_script("benchmarks/reward_hacks.py")
 
 
 @pytest.fixture(scope="module")

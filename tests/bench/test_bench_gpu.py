@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
 from kernelwright.datasets import load_suite
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
-
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    spec = importlib.util.spec_from_file_location("benchmark_gpu", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def benchmark(monkeypatch, load_script):
+    module = load_script("benchmarks/gpu.py")
     monkeypatch.setattr(module, "find_device", lambda: "a device")
     monkeypatch.setattr(module, "environment", lambda threads, device: type("E", (), {"model_dump": lambda self: {}})())
     monkeypatch.setattr(module, "read_state", lambda device: {})

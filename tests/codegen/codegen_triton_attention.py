@@ -7,18 +7,13 @@ from __future__ import annotations
 
 from unittest import mock
 
-from codegen_triton_cases import CASES, build, main, torch  # installs the interpreter
+import torch
+from codegen_cases import Cases, main
+from codegen_triton_cases import build
 
 from kernelwright.codegen import _triton_tiles
 
-CASES.clear()
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
-
-
+case = Cases()
 SMALL = {"ATTENTION_M": 16, "ATTENTION_N": 32}
 SCALED = "s = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5\n"
 
@@ -193,12 +188,7 @@ def halves():
         built = build(forward, ", ".join(f"torch.randn{size}.to(torch.{name})" for size in sizes), SMALL)
         assert [entry["kind"] for entry in built.generated.report] == ["attention"]
         assert ".to(values.dtype)" in built.generated.source
-        reference, candidate, given = built.models({})
-        mine, low = candidate(*given), reference(*given)
-        exact = reference(*(i.double() for i in given))
-        assert mine.dtype == low.dtype
-        error, allowed = ((t.double() - exact).norm() for t in (mine, low))
-        assert error <= 1.5 * allowed, (error, allowed)
+        built.check_halves(slack=1.5, floor=0.0)
 
 
 @case
@@ -240,4 +230,4 @@ def shape_variants_share_one_candidate():
 
 
 if __name__ == "__main__":
-    main()
+    main(case)

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from unittest import mock
 
+import torch
+from codegen_cases import Cases, main
 from codegen_triton_attention import MASKS, SCALED, shapes
-from codegen_triton_cases import CASES, imported, main, torch  # installs the interpreter
+from codegen_triton_cases import imported
 from conftest import problem
 from test_codegen_gradients import captured, compare, models
 
 from kernelwright.codegen import _triton_tiles, generate
 
-CASES.clear()
+case = Cases()
 SMALL = {"ATTENTION_M": 16, "ATTENTION_N": 32, "GRADIENT_M": 16, "GRADIENT_N": 32}
 WEIGHED = "\nreturn s.softmax(-1) @ v"
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
 
 
 @torch.enable_grad()
@@ -122,4 +119,4 @@ def long_indices():
 
 
 if __name__ == "__main__":
-    main()
+    main(case)

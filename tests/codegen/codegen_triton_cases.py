@@ -6,42 +6,21 @@ Prints one JSON object: the name of each case, and "ok" or what went wrong.
 from __future__ import annotations
 
 import importlib.util
-import json
-import sys
 import tempfile
-import traceback
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
+import torch
+from codegen_cases import Emitted, cases_with, halves, main, reductions_of_long_rows, returned
+from conftest import problem
+from test_codegen_operators import CONVS, PRODUCTS
+
+from kernelwright.codegen import _triton_tiles, schedule_space
 from kernelwright.evaluator.worker.triton.interpreter import install
 
 install()
-
-import torch  # noqa: E402
-from conftest import Built, problem  # noqa: E402
-from test_codegen_operators import (  # noqa: E402
-    BINARY,
-    CONVS,
-    LOSSES,
-    POOLS,
-    PRODUCTS,
-    REDUCTIONS,
-    SPECIAL,
-    UNARY,
-    VIEWS,
-)
-
-from kernelwright.codegen import _triton_tiles, schedule_space  # noqa: E402
-from kernelwright.datasets import load_suite  # noqa: E402
-
-CASES = {}
 FOLDER = Path(tempfile.mkdtemp())
-SMALL = {"TILE": 1024, "BLOCK": 256, "COLUMNS": 16, "rows": "blocks"}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
 
 
 def imported(text):
@@ -54,56 +33,21 @@ def imported(text):
     return module
 
 
-class Candidate(Built):
+class Candidate(Emitted):
     """A Triton candidate, imported from a file."""
 
     backend = "triton"
+    small: ClassVar = {"TILE": 1024, "BLOCK": 256, "COLUMNS": 16, "rows": "blocks"}
+    scans: ClassVar = {"TILE": 1024, "COLUMNS": 128}
 
     def load(self):
         return imported(self.generated.source)
 
-    def in_torch(self):
-        """The operators that stay torch calls."""
-        return [entry["name"] for entry in self.generated.report if entry["kind"] == "torch"]
 
-
-def build(forward, inputs, schedule=None, variants=None, **more):
-    return Candidate(problem(forward, inputs, **more), schedule or {}, variants)
-
-
-def returned(expressions):
-    return "return (" + ", ".join(expressions) + ",)"
+build, case = Candidate.build, cases_with(Candidate)
 
 
 # ------------------------------------------------------------------------------------------------ pointwise
-
-
-@case
-def unary_operators():
-    built = build(returned(UNARY), "torch.randn(7, 37) * 2")
-    assert not built.in_torch()
-    built.check()
-    torch.manual_seed(1)
-    built.check(inputs=[torch.randn(7, 37) * 1e-4])
-
-
-@case
-def special_values():
-    names = ["x.exp()", "x.relu()", "x.tanh()", "x.sigmoid()", "x.clamp(-1, 1)", "torch.erf(x)", "x.log()", "x.sqrt()",
-             "F.silu(x)", "x.abs()", "F.leaky_relu(x)", "F.hardtanh(x)", "F.softplus(x)", "F.mish(x)",
-             "torch.maximum(x, -x)"]  # fmt: skip
-    built = build(returned(names), "torch.randn(5, 12)")
-    reference, candidate, _ = built.models({})
-    x = torch.tensor(SPECIAL).repeat(5, 1)
-    for mine, true in zip(candidate(x), reference(x), strict=True):
-        torch.testing.assert_close(mine, true, rtol=2e-6, atol=1e-7, equal_nan=True)
-
-
-@case
-def binary_operators_and_broadcasting():
-    init = "self.w = nn.Parameter(torch.tensor([0.3]))"
-    built = build("# x y z\n" + returned(BINARY), "torch.randn(6, 21), torch.randn(6, 21), torch.randn(21)", init=init)
-    built.check()
 
 
 @case
@@ -125,24 +69,10 @@ def what_is_made_of_nothing_is_on_the_inputs_device():
 
 
 @case
-def axes_of_one_element_are_reduced():
-    """As in a largest value that is kept as a column, and centred over that column."""
-    body = "m = x.amax(1, keepdim=True)\nreturn F.gelu(m - m.mean(1, keepdim=True)), m.logsumexp(1)"
-    build(body, "torch.randn(9, 20)").check()
-    for rows in ("whole", "blocks"):
-        build("return x[:1, :1].sum(), x[:1, :1].softmax(1)", "torch.randn(9, 20)", {"rows": rows}).check()
-
-
-@case
 def operators_without_a_template_stay_in_torch():
     built = build("return x.sort(1)[0].exp(), torch.cdist(x, x).softmax(-1), x.argmax()", "torch.randn(4, 5)")
     assert {"sort.default", "cdist.default", "argmax.default"} == set(built.in_torch())
     built.check()
-
-
-@case
-def views():
-    build(returned(VIEWS), "torch.randn(4, 6, 10)").check()
 
 
 @case
@@ -151,73 +81,12 @@ def inputs_that_are_not_contiguous():
     built.check(inputs=[torch.randn(9, 6).t()])
 
 
-@case
-def integers_and_masks():
-    forward = (
-        "# x m i\nreturn (i * 2 + 1, (i % 5).float() * x, x.masked_fill(m, 0.0), m & (x > 0), i.sum(-1), x[i[0] % 3])"
-    )
-    built = build(forward, "torch.randn(6, 9), torch.rand(6, 9) > 0.5, torch.randint(-9, 9, (6, 9))")
-    built.check()
-
-
 # ------------------------------------------------------------------------------------------------ reductions
-
-
-def _reductions(schedule):
-    built = build(returned(REDUCTIONS), "torch.randn(5, 9, 33)", schedule)
-    assert not built.in_torch()
-    built.check()
-
-
-@case
-def reductions():
-    _reductions({})
-
-
-@case
-def reductions_block_by_block():
-    _reductions(SMALL)
 
 
 @case
 def reductions_of_rows_longer_than_a_block():
-    forward = returned(["x.softmax(-1)", "x.argmax(-1)", "x.amin(-1)", "x.var(-1)", "F.layer_norm(x, (2500,))",
-                        "x.prod(-1)", "x.logsumexp(1)", "(x > 3).any(-1)", "x.cumsum(-1)", "x.mean()"])  # fmt: skip
-    built = build(forward, "torch.randn(3, 2500) + 1", SMALL)
-    built.check()
-    x = torch.randn(3, 2500)
-    x[0, 2100], x[1, 7], x[1, 1900], x[2] = float("nan"), float("inf"), float("nan"), -float("inf")
-    reference, candidate, _ = built.models({})
-    assert torch.equal(candidate(x)[1], reference(x)[1])
-
-
-@case
-def reductions_propagate_nan():
-    forward = "return x.amax(-1), x.amin(0), x.argmax(-1), x.argmin(1), x.amax(), x.softmax(-1), x.max(1).values"
-    x = torch.randn(3, 4, 17)
-    x[1, 2, 5], x[0, 0, 3], x[2, 1, :] = float("nan"), float("inf"), -float("inf")
-    for schedule in ({}, SMALL):
-        build(forward, "torch.randn(3, 4, 17)", schedule).check(inputs=[x])
-
-
-@case
-def normalisations_on_hard_data():
-    forward = (
-        "return F.layer_norm(x, (x.shape[-1],)), F.softmax(x, -1), F.log_softmax(x, 1), "
-        "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)"
-    )
-    for schedule in ({}, SMALL):
-        built = build(forward, "torch.randn(4, 11, 65)", schedule)
-        for x in (torch.randn(4, 11, 65) + 1000, torch.randn(4, 11, 65) * 1e4, torch.full((4, 11, 65), 3.0)):
-            built.check(inputs=[x])
-
-
-@case
-def losses():
-    inputs = "torch.randn(37, 19), torch.randn(37, 19), torch.randint(0, 19, (37,))"
-    built = build("# x y t\n" + returned(LOSSES), inputs)
-    assert not built.in_torch()
-    built.check()
+    reductions_of_long_rows(Candidate, Candidate.small)
 
 
 @case
@@ -228,32 +97,7 @@ def totals_have_the_same_bits_every_time():
     built.check()
 
 
-@case
-def running_sums_and_products():
-    expressions = [
-        "x.cumsum(-1)",
-        "x.cumsum(0)",
-        "x.cumsum(1)",
-        "(x * 0.1 + 1).cumprod(-1)",
-        "(x * 0.1 + 1).cumprod(1)",
-    ]
-    for schedule in ({}, {"TILE": 1024, "COLUMNS": 128}):
-        built = build(returned(expressions), "torch.randn(3, 70, 33)", schedule)
-        assert not built.in_torch()
-        built.check(slack=8.0)
-
-
 # ------------------------------------------------------------------------------------------------ windows, products
-
-
-@case
-def pooling():
-    built = build(returned(POOLS), "torch.randn(2, 3, 12, 15)")
-    assert not built.in_torch()
-    built.check()
-    x = torch.randn(2, 3, 12, 15)
-    x[0, 1, 4, 4], x[1, 0, 0, :] = float("nan"), -float("inf")
-    built.check(inputs=[x])
 
 
 @case
@@ -331,54 +175,11 @@ def attention():
 
 @case
 def half_types():
-    forward = (
-        "# x w y\nh = x @ w\nreturn (F.gelu(x) * y + 1, x.softmax(-1), F.layer_norm(x, (48,)), x.sum(0), x.amax(-1), "
-        "h.relu(), x.float().mean(), x.argmax(-1), x.cumsum(-1), x > y, x + y.float())"
-    )
-    for name in ("float16", "bfloat16"):
-        half = f".to(torch.{name})"
-        inputs = f"torch.randn(20, 48){half}, torch.randn(48, 33){half}, torch.randn(20, 48){half}"
-        for schedule in ({}, SMALL):
-            built = build(forward, inputs, schedule)
-            assert not built.in_torch()
-            reference, candidate, given = built.models({})
-            eager = reference(*given)
-            exact = reference(*(i.double() for i in given))
-            for mine, low, true in zip(candidate(*given), eager, exact, strict=True):
-                assert mine.dtype == low.dtype
-                assert mine.shape == low.shape
-                if not mine.is_floating_point():
-                    assert torch.equal(mine, low)
-                    continue
-                error, allowed = ((t.double() - true).norm() for t in (mine, low))
-                assert error <= 1.05 * allowed + 1e-6 * true.norm()
-
-
-@case
-def float64_is_computed_in_float64():
-    forward = returned(
-        ["x.exp() * 0.1", "F.gelu(x)", "x.softmax(-1)", "x.sqrt()", "x.mean()", "torch.log1p(x)", "x**1.7"]
-    )
-    built = build(forward, "torch.rand(6, 40, dtype=torch.float64)")
-    reference, candidate, given = built.models({})
-    for mine, true in zip(candidate(*given), reference.double()(*given), strict=True):
-        torch.testing.assert_close(mine, true, rtol=1e-14, atol=1e-15)
+    for schedule in ({}, Candidate.small):
+        assert not any(built.in_torch() for built in halves(Candidate, schedule))
 
 
 # ------------------------------------------------------------------------------------------------ shapes, schedules
-
-
-@case
-def shape_variants_share_one_candidate():
-    variants = [{"R": 7, "C": 33}, {"R": 4, "C": 2}, {"R": 3, "C": 130}]
-    built = build(
-        "return F.layer_norm(x, (x.shape[-1],)), x.sum(0), (x @ x.mT).relu(), x.mean(), x[:, :1] / x.shape[0]",
-        "torch.randn(R, C)",
-        constants="R = 7\nC = 33",
-        variants=variants,
-    )
-    for variant in variants:
-        built.check(variant)
 
 
 @case
@@ -417,36 +218,5 @@ def every_choice_of_a_schedule_is_right():
             built.check()
 
 
-def _built_in(item):
-    def check():
-        variants = item.meta.variants_for("interpreter")
-        built = Candidate(item.source, {}, [*item.meta.variants_for("gpu")[1:], *variants])
-        assert [r for r in built.generated.report if r["kind"] != "torch"]
-        for variant in variants:
-            built.check(variant)
-
-    return check
-
-
-for _item in load_suite("kernelwright"):
-    CASES[_item.id.removeprefix("kernelwright/")] = _built_in(_item)
-
-
-def main():
-    wanted = sys.argv[1:]
-    results = {}
-    for name, function in CASES.items():
-        if wanted and name not in wanted:
-            continue
-        torch.manual_seed(0)
-        try:
-            with torch.no_grad():
-                function()
-            results[name] = "ok"
-        except Exception:  # noqa: BLE001 - reported by name to the test that reads it
-            results[name] = traceback.format_exc()[-1500:]
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    main(case)

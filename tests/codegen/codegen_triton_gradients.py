@@ -5,22 +5,18 @@ Prints one JSON object: the name of each case, and "ok" or what went wrong.
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
-import traceback
 
-from kernelwright.evaluator.worker.triton.interpreter import install
+import torch
+from codegen_cases import main
+from codegen_triton_cases import imported
+from conftest import problem
+from test_codegen_gradients import BACKWARD, CASES, captured, compare, models
 
-install()
-
-import torch  # noqa: E402
-from codegen_triton_cases import imported  # noqa: E402
-from conftest import problem  # noqa: E402
-from test_codegen_gradients import BACKWARD, CASES, captured, compare, models  # noqa: E402
-
-from kernelwright.codegen import generate, triton_seed  # noqa: E402
-from kernelwright.codegen._inductor_triton import inductor_triton_entry  # noqa: E402
-from kernelwright.datasets import find_problem  # noqa: E402
+from kernelwright.codegen import generate, triton_seed
+from kernelwright.codegen._inductor_triton import inductor_triton_entry
+from kernelwright.datasets import find_problem
 
 
 def problem_of(name):
@@ -33,6 +29,7 @@ def problem_of(name):
     return problem(forward, inputs, init=init), [{}], [{}]
 
 
+@torch.enable_grad()
 def check(name):
     """Outputs and gradients of one case against the reference's."""
     source, variants, checked = problem_of(name.removeprefix("seed of "))
@@ -51,6 +48,7 @@ def check(name):
         compare(candidate, reference, given)
 
 
+@torch.enable_grad()
 def check_writes():
     """TorchInductor's kernels for a batch norm in training write what torch writes."""
     source = problem("return self.n(x)", "torch.randn(6, 5, 4, 3)", init="self.n = nn.BatchNorm2d(5, momentum=0.3)")
@@ -63,16 +61,7 @@ def check_writes():
         torch.testing.assert_close(candidate.state_dict()[name], value)
 
 
-def main():
-    results = {}
-    for name in sys.argv[1:]:
-        try:
-            check_writes() if name == "writes" else check(name)
-            results[name] = "ok"
-        except Exception:  # noqa: BLE001 - reported by name to the test that reads it
-            results[name] = traceback.format_exc()[-1500:]
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    names = [*CASES, *BACKWARD]
+    checks = {name: functools.partial(check, name) for name in [*names, *(f"seed of {name}" for name in names)]}
+    main({**checks, "writes": check_writes})

@@ -5,23 +5,18 @@ Prints one JSON object: the name of each case, and "ok" or what went wrong.
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
+from unittest import mock
 
-import codegen_triton_cases as triton_cases  # first: it installs the interpreter
 import torch
-from codegen_triton_cases import build, returned
+from codegen_cases import Cases, main, returned
+from codegen_triton_cases import build
 
-CASES = {}
+from kernelwright.codegen import _triton_tiles
+
+case = Cases()
 NAN, INF = float("nan"), float("inf")
 LOOKED_UP = "torch.randn(40, 19), torch.randint(0, 40, (70,)), torch.tensor([0, 0, 5, 5, 70]), torch.randn(70)"
 IMAGES = "torch.randn(2, 3, 11, 13)"
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
 
 
 def kernels(forward, inputs, count=None, slack=4.0, **more):
@@ -253,27 +248,11 @@ def large_tensors_are_indexed_with_64_bits():
     forward = "# x t o w\n" + returned(["torch.topk(x, 2)[0]", "torch.cummax(x, 1).indices", "x.index_add(0, t, x[t])",
                                         "F.embedding_bag(t, x, o, include_last_offset=True)",
                                         "torch.cat([x, x * 2])"])  # fmt: skip
-    with triton_cases.mock.patch.object(triton_cases._triton_tiles, "LARGE", 300):
+    with mock.patch.object(_triton_tiles, "LARGE", 300):
         built = kernels(forward, LOOKED_UP.replace("(70,))", "(70,)).int()").replace("5, 70]", "5, 70]).int("))
     source = built.generated.source
     assert source.count("tl.program_id(0)") == source.count("tl.program_id(0).to(tl.int64)")
 
 
-def main():
-    wanted = sys.argv[1:]
-    results = {}
-    for name, function in CASES.items():
-        if wanted and name not in wanted:
-            continue
-        torch.manual_seed(0)
-        try:
-            with torch.no_grad():
-                function()
-            results[name] = "ok"
-        except Exception:  # noqa: BLE001 - reported by name to the test that reads it
-            results[name] = traceback.format_exc()[-1500:]
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    main(case)

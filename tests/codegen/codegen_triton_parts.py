@@ -5,18 +5,13 @@ Prints one JSON object: the name of each case, and "ok" or what went wrong.
 
 from __future__ import annotations
 
-import codegen_triton_cases as triton_cases  # first: it installs the interpreter
 import torch
+from codegen_cases import Cases, main
 from codegen_triton_cases import build
 
-CASES = {}
+case = Cases()
 SMALL = {"TILE": 1024, "COLUMNS": 16}
 ROWS, COLUMNS = "torch.randn(3, 9011)", "torch.randn(1003, 37)"
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
 
 
 def shared(forward, inputs, passes, schedule=None, **more):
@@ -156,10 +151,5 @@ def what_is_short_or_plentiful_is_not_shared():
     assert "PARTS" not in build("return x.argmax(1)", "torch.randn(3, 90000)").generated.source
 
 
-def main():
-    triton_cases.CASES = CASES
-    triton_cases.main()
-
-
 if __name__ == "__main__":
-    main()
+    main(case)

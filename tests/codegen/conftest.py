@@ -97,6 +97,18 @@ class Built:
             mine, eager, true = (torch.cat([one[place].flatten() for one in found]) for place in range(3))
             assert_close(mine, eager, true, slack)
 
+    def check_halves(self, variant: Mapping[str, Any] = {}, slack: float = 1.05, floor: float = 1e-6) -> None:
+        """Compare outputs of half types with float64: the error may be ``slack`` times eager's. Others are eager's."""
+        reference, candidate, inputs = self.models(variant)
+        exact = _flat(reference(*(i.double() for i in inputs)))
+        for got, eager, true in zip(_flat(candidate(*inputs)), _flat(reference(*inputs)), exact, strict=True):
+            assert (got.shape, got.dtype) == (eager.shape, eager.dtype)
+            if not got.is_floating_point():
+                assert torch.equal(got, eager)
+                continue
+            error, allowed = ((one.double() - true).norm() for one in (got, eager))
+            assert error <= slack * allowed + floor * true.norm(), (variant, error, allowed)
+
     def _compare(self, variant: Mapping[str, Any], seed: int, inputs: Sequence[Any] | None) -> list[Compared]:
         """The candidate's outputs, the reference's, and the reference's in float64."""
         reference, candidate, made = self.models(variant, seed)

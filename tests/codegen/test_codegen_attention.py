@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 from conftest import problem
-from test_codegen_triton import run
+from test_codegen_triton import assert_compiled, cases_of, compile_kernels, results_of, run
 
 from kernelwright.codegen import Graph, generate, schedule_space
 from kernelwright.codegen._capture import capture_entry
 
-
-def cases_of(script):
-    return re.findall(r"^@case\ndef (\w+)\(", (Path(__file__).parent / script).read_text(), flags=re.M)
-
-
-CASES = cases_of("codegen_triton_attention.py")
+SCRIPT = "codegen_triton_attention.py"
+CASES = cases_of(SCRIPT)
+results = results_of(SCRIPT, CASES)
 GRADIENTS = [f"gradients: {name}" for name in cases_of("codegen_triton_attention_gradients.py")]
-
-
-@pytest.fixture(scope="module")
-def results(taken):
-    return run("codegen_triton_attention.py", *[name for name in CASES if name in taken("name")])
 
 
 @pytest.fixture(scope="module")
@@ -97,26 +87,22 @@ class ModelNew(nn.Module):
 
 @pytest.fixture(scope="module")
 def compiled(taken):
-    payloads = {}
+    candidates = {}
     for name, (forward, inputs, schedule) in {**COMPILED, **DIFFERENTIATED}.items():
         if name in taken("name"):
             source, graph = captured(forward, inputs, backward=name in DIFFERENTIATED)
             text = generate(graph, schedule, backend="triton").source
             text += BOTH_PASSES if name in DIFFERENTIATED else ""
-            given = {"source": text, "problem": source, "variant": {}, "mode": "eval"}
-            payloads[name] = {**given, "architectures": ARCHITECTURES.get(name, [90])}
-    return run("codegen_triton_compiled.py", text=json.dumps(payloads))
+            candidates[name] = text, source, {}, *ARCHITECTURES.get(name, [90])
+    return compile_kernels(candidates)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", [*COMPILED, *DIFFERENTIATED])
 def test_attention_compiles_for_gpus(compiled, name):
     found = compiled[name]
-    assert found["fault"] == ""
-    targets = {int(re.search(r"\.target sm_(\d+)", launch["ptx"])[1]) for launch in found["launches"]}
-    assert targets == set(ARCHITECTURES.get(name, [90]))
+    assert_compiled(found, ARCHITECTURES.get(name, [90]))
     for launch in found["launches"]:
-        assert not launch["error"], launch["error"]
         if name == "three_tf32" and ".target sm_90" in launch["ptx"]:
             assert ".tf32" in launch["ptx"]
         if name == "causal_float32":

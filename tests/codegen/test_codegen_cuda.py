@@ -6,10 +6,9 @@ import ast
 import json
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
-from test_codegen_triton import PROBLEMS, graph_of, run
+from test_codegen_triton import PROBLEMS, cases_of, graph_of, results_of
 
 from kernelwright import inline
 from kernelwright.codegen import CodegenError, Graph, generate, schedule_space
@@ -17,7 +16,7 @@ from kernelwright.codegen._capture import capture_entry
 from kernelwright.inline import apply_knobs
 from kernelwright.inline.cuda_toolchain import cubin_command, find_nvcc
 
-CASES = re.findall(r"^@case\ndef (\w+)\(", (Path(__file__).parent / "codegen_cuda_cases.py").read_text(), flags=re.M)
+CASES = cases_of("codegen_cases.py", "codegen_cuda_cases.py")
 # One problem of each kind of kernel; every problem's kernels have been run this way.
 BUILT_IN = ("level1/gelu", "level1/softmax", "level1/batch_norm", "level1/norm_middle_dim", "level1/argmax",
             "level1/cumsum", "level1/reversed_cumsum", "level1/cross_entropy", "level1/max_pool2d",
@@ -35,9 +34,7 @@ def graph_at_size(name):
     return Graph.from_json(json.loads(json.dumps(reply)))
 
 
-@pytest.fixture(scope="module")
-def results(taken):
-    return run("codegen_cuda_cases.py", *[name for name in (*CASES, *BUILT_IN) if name in taken("name")])
+results = results_of("codegen_cuda_cases.py", [*CASES, *BUILT_IN])
 
 
 @pytest.mark.matrix

@@ -80,6 +80,16 @@ CASES = {
         """,
         "torch.randn(T, 5, 6), torch.randn(5, 6)",
     ),
+    "begun with a smaller state": (
+        """
+        # x
+        s = x[0, :1]
+        for t in range(x.shape[0]):
+            s = s * x[t] + torch.sin(x[t])
+        return s
+        """,
+        "torch.randn(T, 5, 6)",
+    ),
     "begun by hand": (
         """
         # x g
@@ -122,18 +132,18 @@ def in_triton(taken):
 @pytest.mark.matrix(one_in=3)
 @pytest.mark.parametrize("name", CASES)
 def test_triton_candidate(in_triton, name):
-    assert in_triton[name]["fault"] == ""
+    assert isinstance(in_triton[name], int), in_triton[name]
 
 
 @pytest.mark.matrix(one_in=3)
 @pytest.mark.parametrize("name", sorted(INSIDE))
 def test_a_triton_kernel_runs_all_steps(in_triton, name):
     """As many launches for nine steps as for three: states stay in registers."""
-    assert in_triton[name]["launches"] == 1
+    assert in_triton[name] == 1
 
 
 def test_a_step_that_needs_a_product_is_launched_each_time(in_triton):
-    assert in_triton["products"]["launches"] >= 9
+    assert in_triton["products"] >= 9
 
 
 UNLIKE = {

@@ -20,7 +20,6 @@ from kernelwright.inline import apply_knobs
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 PROBLEMS = {p.id.removeprefix("kernelwright/"): p for p in load_suite("kernelwright")}
-CASES = re.findall(r"^@case\ndef (\w+)\(", (FOLDER / "codegen_triton_cases.py").read_text(), flags=re.M)
 
 
 def run(script, *names, text=None):
@@ -33,6 +32,40 @@ def run(script, *names, text=None):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def cases_of(*scripts):
+    """The names of the cases in files of this folder."""
+    text = "".join((FOLDER / script).read_text() for script in scripts)
+    return re.findall(r"^@(?:case|shared)\n(?:@.*\n)?def (\w+)\(", text, flags=re.M)
+
+
+def results_of(script, names):
+    """A fixture: what a script prints for those of its cases that the tests of a module take."""
+
+    @pytest.fixture(scope="module")
+    def results(taken):
+        return run(script, *[name for name in names if name in taken("name")])
+
+    return results
+
+
+def compile_kernels(candidates):
+    """The compiled kernels of (source, problem, variant, architectures ...) by any names, for sm_90 by default."""
+    payloads = {}
+    for name, (source, problem, variant, *architectures) in candidates.items():
+        payloads[name] = {"source": source, "problem": problem, "variant": variant, "mode": "eval",
+                          "architectures": architectures or [90]}  # fmt: skip
+    return run("codegen_triton_compiled.py", text=json.dumps(payloads))
+
+
+def assert_compiled(found, architectures=(90,)):
+    """All launches of a candidate were compiled, for each of these architectures at least one."""
+    assert found["fault"] == ""
+    assert {launch["architecture"] for launch in found["launches"]} == set(architectures)
+    for launch in found["launches"]:
+        assert not launch["error"], launch["error"]
+        assert f".target sm_{launch['architecture']}" in launch["ptx"]
+
+
 def graph_of(name):
     """A problem in the shapes that a GPU and the interpreter see, small ones first: capture draws real inputs."""
     variants = [*PROBLEMS[name].meta.variants_for("interpreter"), *PROBLEMS[name].meta.variants_for("gpu")[1:]]
@@ -41,9 +74,8 @@ def graph_of(name):
     return Graph.from_json(json.loads(json.dumps(reply)))
 
 
-@pytest.fixture(scope="module")
-def results(taken):
-    return run("codegen_triton_cases.py", *[name for name in CASES if name in taken("name")])
+CASES = cases_of("codegen_cases.py", "codegen_triton_cases.py")
+results = results_of("codegen_triton_cases.py", CASES)
 
 
 @pytest.mark.matrix
@@ -68,33 +100,20 @@ PRODUCT = "level2/gemm_bias_gelu"
 
 @pytest.fixture(scope="module")
 def compiled(taken):
-    payloads = {}
-    for name, schedule in COMPILED.items():
-        if name != PRODUCT and name not in taken("name"):
-            continue
-        known = {k: v for k, v in schedule.items() if k in schedule_space(graph_of(name), backend="triton")}
-        source = generate(graph_of(name), known, backend="triton").source
-        variant = PROBLEMS[name].meta.variants_for("gpu")[1]
-        problem = PROBLEMS[name].source
-        payloads[name] = {
-            "source": source,
-            "problem": problem,
-            "variant": variant,
-            "mode": "eval",
-            "architectures": [90],
-        }
-    return run("codegen_triton_compiled.py", text=json.dumps(payloads))
+    candidates = {}
+    for name in (n for n in COMPILED if n in {PRODUCT, *taken("name")}):
+        graph, problem = graph_of(name), PROBLEMS[name]
+        known = set(schedule_space(graph, backend="triton"))
+        schedule = {choice: value for choice, value in COMPILED[name].items() if choice in known}
+        source = generate(graph, schedule, backend="triton").source
+        candidates[name] = source, problem.source, problem.meta.variants_for("gpu")[1]
+    return compile_kernels(candidates)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", COMPILED)
 def test_kernels_compile_for_a_gpu(compiled, name):
-    found = compiled[name]
-    assert found["fault"] == ""
-    assert found["launches"]
-    for launch in found["launches"]:
-        assert not launch["error"], launch["error"]
-        assert ".target sm_90" in launch["ptx"]
+    assert_compiled(compiled[name])
 
 
 def test_products_of_float32_do_not_use_tensor_cores(compiled):

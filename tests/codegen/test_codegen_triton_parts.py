@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from conftest import problem
-from test_codegen_triton import FOLDER, run
+from test_codegen_triton import assert_compiled, cases_of, compile_kernels, results_of
 
 from kernelwright.codegen import Graph, generate, schedule_space
 from kernelwright.codegen._capture import capture_entry
 
 SCRIPT = "codegen_triton_parts.py"
-CASES = re.findall(r"^@case\ndef (\w+)\(", (FOLDER / SCRIPT).read_text(), flags=re.M)
-
-
-@pytest.fixture(scope="module")
-def results(taken):
-    return run(SCRIPT, *[name for name in CASES if name in taken("name")])
+CASES = cases_of(SCRIPT)
+results = results_of(SCRIPT, CASES)
 
 
 @pytest.mark.matrix
@@ -34,16 +29,12 @@ COMPILED = {
 
 
 def test_kernels_compile_for_a_gpu():
-    payloads = {}
+    candidates = {}
     for body, (inputs, parts, _) in COMPILED.items():
         source = problem(body, inputs)
         graph = Graph.from_json(json.loads(json.dumps(capture_entry({"source": source, "variant": {}}))))
         assert schedule_space(graph, backend="triton")["split"][0] == parts
-        text = generate(graph, backend="triton").source
-        payloads[body] = {"source": text, "problem": source, "variant": {}, "mode": "eval", "architectures": [90]}
-    for body, found in run("codegen_triton_compiled.py", text=json.dumps(payloads)).items():
-        assert found["fault"] == ""
+        candidates[body] = generate(graph, backend="triton").source, source, {}
+    for body, found in compile_kernels(candidates).items():
+        assert_compiled(found)
         assert len(found["launches"]) == COMPILED[body][-1]
-        for launch in found["launches"]:
-            assert not launch["error"], launch["error"]
-            assert ".target sm_90" in launch["ptx"]

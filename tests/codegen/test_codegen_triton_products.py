@@ -7,12 +7,14 @@ import re
 
 import pytest
 from conftest import problem
-from test_codegen_triton import FOLDER, PROBLEMS, run
+from test_codegen_triton import PROBLEMS, assert_compiled, cases_of, compile_kernels, results_of
 
 from kernelwright.codegen import Graph, default_schedule, generate, schedule_space
 from kernelwright.codegen._capture import capture_entry
 
-CASES = re.findall(r"^def (\w+)\(\):", (FOLDER / "codegen_triton_products.py").read_text(), flags=re.M)
+SCRIPT = "codegen_triton_products.py"
+CASES = cases_of(SCRIPT)
+results = results_of(SCRIPT, CASES)
 SHARED_BYTES = 232448  # an H100's, for one block
 WEIGHTS = "self.w = nn.Parameter(torch.randn({n}, {k}))\nself.b = nn.Parameter(torch.randn({n}))"
 
@@ -44,11 +46,6 @@ def kinds_of(graph, **schedule):
 # ------------------------------------------------------------------------------------------------ every variant
 
 
-@pytest.fixture(scope="module")
-def results(taken):
-    return run("codegen_triton_products.py", *[name for name in CASES if name in taken("name")])
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_product_in_the_interpreter(results, name):
@@ -69,25 +66,21 @@ ALIGNED = [{"M": 1024, "N": 1024, "K": 1024}, {"M": 40, "N": 88, "K": 104}]
 
 @pytest.fixture(scope="module")
 def compiled(taken):
-    payloads = {}
+    candidates = {}
     for name in (n for n in COMPILED if n in taken("name")):
         dtype, schedule = COMPILED[name]
         graph = product_of(dtype, ALIGNED)
-        payloads[name] = {"source": generate(graph, {"gemm": "own", **schedule}, backend="triton").source,
-                          "problem": graph.module_source, "variant": ALIGNED[0], "mode": "eval",
-                          "architectures": [90, 100]}  # fmt: skip
-    return run("codegen_triton_compiled.py", text=json.dumps(payloads))
+        source = generate(graph, {"gemm": "own", **schedule}, backend="triton").source
+        candidates[name] = source, graph.module_source, ALIGNED[0], 90, 100
+    return compile_kernels(candidates)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", COMPILED)
 def test_product_compiles_for_a_gpu(compiled, name):
     found = compiled[name]
-    assert found["fault"] == ""
-    assert {launch["architecture"] for launch in found["launches"]} == {90, 100}
-    for launch in found["launches"]:
-        assert not launch["error"], launch["error"]
-        assert launch["shared_bytes"] <= SHARED_BYTES
+    assert_compiled(found, (90, 100))
+    assert all(launch["shared_bytes"] <= SHARED_BYTES for launch in found["launches"])
     first = next(launch["ptx"] for launch in found["launches"] if launch["architecture"] == 90)
     assert ("wgmma" in first) == (name != "ieee"), "matrix units multiply halves, and float32 only where they are asked"
     assert ("cp.async.bulk.tensor" in first) == (name == "all")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 
 import pytest
 import torch
-from test_codegen_triton import PROBLEMS, ROOT, run
+from test_codegen_triton import PROBLEMS, run
 from torch.utils._triton import has_triton
 
 from kernelwright.codegen import MOST_OPERATORS, CodegenError, Graph, triton_seed
@@ -65,13 +63,8 @@ def test_seed(seeds, seeded):
 
 
 @pytest.fixture(scope="module")
-def table():
-    spec = importlib.util.spec_from_file_location("gpu_table", ROOT / "scripts" / "gpu_table.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def table(load_script):
+    return load_script("scripts/gpu_table.py")
 
 
 @pytest.mark.matrix(one_in=40)
@@ -81,6 +74,13 @@ def test_a_row_of_the_table_is_what_the_generator_does(table, listed):
     row = table.row_of(PROBLEMS[listed])
     assert row.holds
     assert str(row) in table.PAGE.read_text().splitlines(), f"python scripts/gpu_table.py writes it anew: {row}"
+
+
+def test_a_row_without_the_compilers_kernels_may_launch_and_move_no_more(table):
+    ours = {"name": "x", "compiler": (2, 100), "seed": False, "why": "", "kernels": 1}
+    assert table.Row(**ours, launches=2, bytes=100).holds
+    assert not table.Row(**ours, launches=3, bytes=50).holds
+    assert not table.Row(**ours, launches=1, bytes=101).holds
 
 
 def test_the_table_has_every_problem(table):

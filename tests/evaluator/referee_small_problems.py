@@ -37,6 +37,21 @@ def get_init_inputs():
     return []
 """
 
+SOFTMAX_KERNEL = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.jit
+def softmax_kernel(x, y, cols, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * cols + at, mask=at < cols, other=-float("inf"))
+    exponents = tl.exp(values - tl.max(values, 0))
+    tl.store(y + row * cols + at, exponents / tl.sum(exponents, 0), mask=at < cols)
+"""
+
 LINEAR_PROBLEM = """
 import torch
 import torch.nn as nn

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from referee_small_problems import SOFTMAX_KERNEL
 
 from kernelwright.evaluator.builds.gpu_resources import access_bytes, parse_machine_code
 from kernelwright.evaluator.profile.expected import (
@@ -77,20 +78,7 @@ class ModelNew(nn.Module):
         relu_kernel[(128,)](y, y, B=1024)
         return y.cumsum(1)
 """
-SOFTMAX = """
-import torch
-import triton
-import triton.language as tl
-from torch import nn
-
-
-@triton.jit
-def softmax_kernel(x, y, cols, BLOCK: tl.constexpr):
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    values = tl.load(x + row * cols + at, mask=at < cols, other=-float("inf"))
-    exponents = tl.exp(values - tl.max(values, 0))
-    tl.store(y + row * cols + at, exponents / tl.sum(exponents, 0), mask=at < cols)
-
+SOFTMAX = f"""{SOFTMAX_KERNEL}
 
 class ModelNew(nn.Module):
     def forward(self, x):

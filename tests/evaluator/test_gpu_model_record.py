@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from kernelwright.evaluator.profile.expected import H100
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "h100"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "h100"
 
 
 @pytest.fixture(scope="module")
-def fitted():
-    spec = importlib.util.spec_from_file_location("benchmark_gpu_model", ROOT / "benchmarks" / "gpu_model.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+def fitted(load_script):
+    module = load_script("benchmarks/gpu_model.py")
     return module.record(module.read(RESULTS / "gpu_model_facts.jsonl"))
 
 

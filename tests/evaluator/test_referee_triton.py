@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from referee_small_problems import SOFTMAX_PROBLEM, make_problem, unscreened
+from referee_small_problems import SOFTMAX_KERNEL, SOFTMAX_PROBLEM, make_problem, unscreened
 
 from kernelwright.evaluator import Referee, Search
 from kernelwright.evaluator.profile.static import objection
 from kernelwright.records import Candidate, KernelResources, Profile, Stage, Status
 
 pytestmark = pytest.mark.untimed
-CANDIDATE = """
-import torch
-import triton
-import triton.language as tl
-from torch import nn
-
-
-@triton.jit
-def softmax_kernel(x, y, cols, BLOCK: tl.constexpr):
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    values = tl.load(x + row * cols + at, mask=at < cols, other=-float("inf"))
-    exponents = tl.exp(values - tl.max(values, 0))
-    tl.store(y + row * cols + at, exponents / tl.sum(exponents, 0), mask=at < cols)
-
+CANDIDATE = f"""{SOFTMAX_KERNEL}
 
 @triton.autotune(configs=[CONFIGS], key=["steps"])
 @triton.jit
