@@ -19,11 +19,11 @@ from kernelwright.codegen._file import (
     title_of,
 )
 from kernelwright.codegen._forward import ForwardWriter
-from kernelwright.codegen._graph import Graph
-from kernelwright.codegen._ir import Program
+from kernelwright.codegen._graph import Graph, Repeat
+from kernelwright.codegen._ir import Program, root
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import OWN_KINDS, Plan
-from kernelwright.codegen._repeat import write_repeat
+from kernelwright.codegen._repeat import loop_function, loop_report
 from kernelwright.records import KnobValue
 
 
@@ -99,7 +99,7 @@ class Emitter(ABC, Generic[Kernel, Forward]):
         """One step: its kernels if it has any, and its lines of ``forward``."""
         self.kinds.add(step.kind)
         if step.kind == "repeat" and not step.inside:
-            write_repeat(self, step)
+            self._loop(step)
             return
         if step.values[0].op in ("pool", "conv"):
             self.forward.window_sizes(step.values[0])
@@ -120,6 +120,41 @@ class Emitter(ABC, Generic[Kernel, Forward]):
             self.call(kernel)
         entry = {"kind": step.kind, "name": name, "ops": operators, "why": ""}
         self.report.append({**entry, **self.facts(step, kernels)})
+
+    def _loop(self, step: Step) -> None:
+        """Write a loop as a function, and its call.
+
+        The function takes the number of steps, the arguments of the loop, and the memory of collected results.
+        """
+        value, plan = step.values[0], step.body
+        loop: Repeat = value.attrs["repeat"]
+        assert isinstance(plan, Plan)
+        results = {v.attrs.get("index", 0): v for v in step.values}
+        collected = {n: v for n, v in results.items() if n < loop.stacked}
+        states = {n: v for n, v in sorted(results.items()) if n >= loop.stacked}
+        outer, before, reported = self.forward, (self.graph, self.plan), len(self.report)
+        name = f"{value.name}_steps"
+        for result in collected.values():
+            outer.allocate(result)
+        inner = self.writer(plan.program, loop.step)
+        places = {n: f"{value.name}_out_{n}" for n in collected}
+        inner.sizes.atoms.setdefault(loop.steps, "count")
+        inner.placed = {root(plan.program.outputs[n]): f"{place}[step]" for n, place in reversed(places.items())}
+        self.forward, self.graph, self.plan = inner, loop.step, plan
+        for one in plan.steps:
+            self.step(one)
+        self.forward, (self.graph, self.plan) = outer, before
+        self.loops.append("\n".join(loop_function(name, inner, loop, places, list(states))))
+        self.constants += inner.constants
+        given = [outer.sizes.expr(loop.steps), *(outer.tensor(a) for a in value.args)]
+        given += [outer.memory(result) for result in collected.values()]
+        call = f"{name}({', '.join(given)})"
+        if states:
+            outer.variables.update({result: result.name for result in states.values()})
+            call = f"{', '.join(v.name for v in states.values())}{',' if len(states) == 1 else ''} = {call}"
+        outer.lines.append(call)
+        entries, self.report[reported:] = self.report[reported:], []
+        self.report.append(loop_report(name, entries, loop.steps.timed))
 
     def knobs(self, known: Mapping[str, Sequence[KnobValue]]) -> str:
         """The part of the file that declares constants with their values, and sets them."""

@@ -1,59 +1,17 @@
-"""Writes the loops of a graph (see ``_roll.py``) as Python functions that launch the kernels of each step."""
+"""The text of a loop of a graph (see ``_roll.py``): a Python function that launches the kernels of each step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelwright.codegen._forward import ForwardWriter
 from kernelwright.codegen._graph import CodegenError, Repeat
-from kernelwright.codegen._ir import Value, root
-from kernelwright.codegen._partition import Step
-from kernelwright.codegen._plan import OWN_KINDS, Plan
-
-if TYPE_CHECKING:
-    from kernelwright.codegen._emitter import Emitter
+from kernelwright.codegen._ir import Value
+from kernelwright.codegen._plan import OWN_KINDS
 
 
-def write_repeat(emitter: Emitter[Any, Any], step: Step) -> None:
-    """Write a loop as a function, and its call.
-
-    The function takes the number of steps, the arguments of the loop, and the memory of collected results.
-    """
-    value, plan = step.values[0], step.body
-    loop: Repeat = value.attrs["repeat"]
-    assert isinstance(plan, Plan)
-    results = {v.attrs.get("index", 0): v for v in step.values}
-    collected = {n: v for n, v in results.items() if n < loop.stacked}
-    states = {n: v for n, v in results.items() if n >= loop.stacked}
-    outer, before, reported = emitter.forward, (emitter.graph, emitter.plan), len(emitter.report)
-    name = f"{value.name}_steps"
-    for result in collected.values():
-        outer.allocate(result)
-    inner = emitter.writer(plan.program, loop.step)
-    places = {n: f"{value.name}_out_{n}" for n in collected}
-    inner.sizes.atoms.setdefault(loop.steps, "count")
-    inner.placed = {root(plan.program.outputs[n]): f"{place}[step]" for n, place in reversed(places.items())}
-    emitter.forward, emitter.graph, emitter.plan = inner, loop.step, plan
-    for one in plan.steps:
-        emitter.step(one)
-    emitter.forward, (emitter.graph, emitter.plan) = outer, before
-    lines = _function(name, inner, loop, places, sorted(states))
-    emitter.loops.append("\n".join(lines))
-    emitter.constants += inner.constants
-    given = [outer.sizes.expr(loop.steps), *(outer.tensor(a) for a in value.args)]
-    given += [outer.memory(result) for result in collected.values()]
-    call = f"{name}({', '.join(given)})"
-    if states:
-        for number in sorted(states):
-            outer.variables[states[number]] = states[number].name
-        call = f"{', '.join(states[n].name for n in sorted(states))}{',' if len(states) == 1 else ''} = {call}"
-    outer.lines.append(call)
-    entries, emitter.report[reported:] = emitter.report[reported:], []
-    emitter.report.append(_reported(name, entries, loop.steps.timed))
-
-
-def _reported(name: str, entries: Iterable[dict[str, Any]], steps: int) -> dict[str, Any]:
+def loop_report(name: str, entries: Iterable[dict[str, Any]], steps: int) -> dict[str, Any]:
     """The report's entry on a loop."""
     found = list(entries)
     own = [entry for entry in found if entry["kind"] in OWN_KINDS]
@@ -67,7 +25,19 @@ def _reported(name: str, entries: Iterable[dict[str, Any]], steps: int) -> dict[
     }
 
 
-def _function(name: str, inner: ForwardWriter, loop: Repeat, places: dict[int, str], states: list[int]) -> list[str]:
+def loop_function(
+    name: str, inner: ForwardWriter, loop: Repeat, places: dict[int, str], states: list[int]
+) -> list[str]:
+    """The lines of a loop's function.
+
+    Args:
+        inner: has the statements of one step.
+        places: the parameters that collect results, by the number of the result.
+        states: the numbers of the results that are states after the last step.
+
+    Raises:
+        CodegenError: if a size of the step follows from no shape, or a state is not read by a step.
+    """
     leaves = {v.attrs["target"]: v for v in inner.program.values if v.op == "leaf"}
     taken = {n: (start, stride) for n, start, stride in loop.taken}
     parameters, body = ["count"], []
