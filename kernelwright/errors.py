@@ -73,6 +73,10 @@ class StoreError(KernelwrightError):
     exit_code = 3
 
 
+class NotYet(KernelwrightError):
+    """A reply or a verdict is still to come. ``data["path"]`` is a verdict's file, or a reply's without its ending."""
+
+
 class BudgetReached(KernelwrightError):
     """A budget (cost, minutes, device seconds) is used up. The run can be resumed with a larger one."""
 

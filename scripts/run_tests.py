@@ -28,7 +28,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PLACES: Mapping[str, Sequence[str]] = runpy.run_path(str(ROOT / "tests" / "suite_phases.py"))["PLACES"]
 SLOW_S: float = runpy.run_path(str(ROOT / "tests" / "suite_selection.py"))["SLOW_S"]
-ELSEWHERE = "not adversarial and not docker and not gpu and not browser and not serve"
+ELSEWHERE = "not adversarial and not docker and not gpu and not browser and not serve and not ray"
 SIDE_BY_SIDE = ["--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 WITHOUT = ["-p", "no:langsmith_plugin"]  # comes with langgraph, and takes seconds of every process's start
 NO_TESTS = 5  # pytest's exit status

@@ -32,6 +32,7 @@ FLOORS = {
     "codegen": 2,
     "agents": 3,
     "export": 3,
+    "pool": 3,
     "evolution": 4,
     "campaign": 5,
     "bench": 6,

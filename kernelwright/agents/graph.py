@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from kernelwright.agents import nodes as _nodes
 from kernelwright.agents import step_state
-from kernelwright.agents.llm import AwaitingReply
 from kernelwright.agents.nodes import initial_state
 from kernelwright.agents.step_state import StepState, StepTools
-from kernelwright.errors import StoreError
+from kernelwright.errors import NotYet, StoreError
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -42,7 +41,7 @@ class StepResult(NamedTuple):
     """The state of the loop when it returns.
 
     ``stopped_early`` is the reason given by the tools' ``should_stop``, or empty. ``awaited`` are the paths at which
-    replies are awaited; the loop continues when it is run again.
+    replies or verdicts are awaited; the loop continues when it is run again.
     """
 
     state: StepState
@@ -107,7 +106,7 @@ def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, 
     """A node that asks after its work whether the loop should stop.
 
     It must ask inside the node: a reader of the graph's stream sees a node only when the next one is about to run. A
-    reply that is still to be written interrupts the graph. When the graph is resumed, the node's work starts again.
+    reply or a verdict that is still to come interrupts the graph. When it is resumed, the node's work starts again.
     """
     from langgraph.runtime import Runtime
     from langgraph.types import interrupt
@@ -117,7 +116,7 @@ def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, 
             try:
                 changes = work(tools, state)
                 break
-            except AwaitingReply as awaited:
+            except NotYet as awaited:
                 interrupt({"path": awaited.data["path"]})
         if runtime.control is not None and (reason := tools.should_stop()):
             runtime.control.request_drain(reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunResult
 from kernelwright.campaign._sample_results import SamplePlan
-from kernelwright.campaign._sessions import OpenReferee, Sessions, once_more, open_local_referee
 from kernelwright.campaign._tune import Tuner
 from kernelwright.campaign.api import evaluate, export_text, language_of
 from kernelwright.campaign.benches import Sampler, find_bench, plan_of
@@ -22,11 +21,9 @@ __all__ = [
     "CampaignResult",
     "Elite",
     "Mean",
-    "OpenReferee",
     "RunResult",
     "SamplePlan",
     "Sampler",
-    "Sessions",
     "Tuner",
     "compare_runs",
     "device_class_of",
@@ -36,8 +33,6 @@ __all__ = [
     "language_of",
     "languages_of",
     "load_recipe",
-    "once_more",
-    "open_local_referee",
     "plan_of",
     "rows_of",
     "run_config",

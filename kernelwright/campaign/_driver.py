@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kernelwright.agents.llm import Limits, ModelClient, Models
-from kernelwright.campaign._lane import Lane
+from kernelwright.campaign._lane import Elsewhere, Lane
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunStatus
 from kernelwright.campaign._schedule import Schedule
-from kernelwright.campaign._sessions import OpenReferee, open_local_referee
 from kernelwright.campaign.runs import BUDGETS, STATUS_OF_STOP, rows_of
+from kernelwright.campaign.searched import languages_of
 from kernelwright.campaign.stopping import DeviceSeconds, StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.errors import StoreError
-from kernelwright.records import RunConfig
+from kernelwright.pool import OpenPool, OpenReferee, Pool, PooledReferee, open_local_referee, open_pool
+from kernelwright.records import Backend, RunConfig
 
 if TYPE_CHECKING:
     from kernelwright.evaluator import RefereeLike
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
 
 SECONDS_PER_MINUTE = 60.0
 PARALLEL_WITH_MODELS = 8
+_LOOK_S = 0.5  # seconds between looks for a pool's first seat
 Job = TypeVar("Job")
+_JUDGED_IN = (
+    "SELECT json_extract(verdict_json, '$.backend') AS backend, environment_id, max(id) FROM evaluations "
+    "WHERE run_id = ? GROUP BY backend"
+)
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,15 @@ class Underway:
     referee: RefereeLike
     models: Models
     spent_s: float = 0.0
+    pool: Pool | None = None
 
     @property
     def side_by_side(self) -> int:
         """Number of problems worked on at once. While one waits for a model, others use the referee."""
         asked = self.settings.parallel_problems
-        return asked if isinstance(asked, int) else PARALLEL_WITH_MODELS if self.models.metered else 1
+        if isinstance(asked, int):
+            return asked
+        return max(PARALLEL_WITH_MODELS if self.models.metered else 1, self.pool.side_by_side if self.pool else 1)
 
 
 class AtWork(NamedTuple, Generic[Job]):
@@ -60,6 +70,7 @@ class Driver:
         settings: what to use.
         store: where results are kept.
         open_referee: makes the referee for settings; the local one by default.
+        open_pool: opens the pool that judges instead; the one that the settings name by default.
         tell: called with every step of progress.
         wait: waits on a run's watch for some seconds before a model is asked again; returns a reason to stop, or "".
         signals: let Ctrl-C and SIGTERM end the run after the work in flight (the command line does; a library user's
@@ -72,6 +83,7 @@ class Driver:
         store: Store,
         *,
         open_referee: OpenReferee = open_local_referee,
+        open_pool: OpenPool = open_pool,
         tell: Callable[[CampaignEvent], None] = lambda event: None,
         wait: Callable[[StopWatch, float], str] = StopWatch.wait,
         signals: bool = False,
@@ -79,6 +91,7 @@ class Driver:
         self._settings = settings
         self._store = store
         self._open_referee = open_referee
+        self._open_pool = open_pool
         self._tell = tell
         self._wait = wait
         self._signals = signals
@@ -109,7 +122,7 @@ class Driver:
         reason = ""
         try:
             with self._signals_to(watch):
-                reason = work(watch)
+                reason = self._await_pool(run, watch) or work(watch)
             status = STATUS_OF_STOP.get(reason) or ended()
         except KeyboardInterrupt:
             status, reason = "interrupted", "interrupted"
@@ -131,7 +144,13 @@ class Driver:
         """What the jobs of a run share; it is closed at the end. ``work`` does one job, as :class:`Schedule` has it."""
         patience = run.settings.mailbox_minutes
         side_by_side = min(run.side_by_side, max(problems, 1))
-        lane = Lane(run.settings, run.referee, own_thread=side_by_side > 1, archive_of=self._store.archive)
+        lane = Lane(
+            run.settings,
+            run.referee,
+            own_thread=side_by_side > 1,
+            archive_of=self._store.archive,
+            elsewhere=None if run.pool is None else Elsewhere(run.pool, run.id, partial(self._asked_before, run.id)),
+        )
         clients = run.models.clients(
             self._store,
             run.id,
@@ -143,6 +162,12 @@ class Driver:
         def abort() -> None:
             run.models.close()
             lane.abort()
+            if run.pool is not None:
+                run.pool.abort()
+
+        def meanwhile() -> None:
+            if run.pool is not None:
+                run.pool.look()
 
         schedule = Schedule(
             watch,
@@ -151,9 +176,48 @@ class Driver:
             work=work,
             waiting=lambda places: self._emit("awaiting", places=list(places)),
             abort=abort,
+            meanwhile=meanwhile,
         )
         with closing(lane):
             yield AtWork(schedule, lane, clients)
+
+    @contextmanager
+    def _judging(
+        self, settings: Settings, languages: Sequence[Backend], run_id: str = ""
+    ) -> Iterator[tuple[RefereeLike, Pool | None]]:
+        """The referee of a run, and the pool that judges for it if the settings name one."""
+        expected = self._judged_in(run_id) if run_id else {}
+
+        def tell(text: str) -> None:
+            self._emit("note", text=text)
+
+        with (
+            self._open_referee(settings) as referee,
+            self._open_pool(settings, languages, expected=expected, tell=tell) as pool,
+        ):
+            yield (referee, None) if pool is None else (PooledReferee(referee, pool), pool)
+
+    def _await_pool(self, run: Underway, watch: StopWatch) -> str:
+        """Wait until the pool says in which environment it judges; returns a reason to stop, or ""."""
+        if run.pool is None:
+            return ""
+        patience, told = run.settings.mailbox_minutes, False
+        while not all(map(run.pool.ready, languages_of(run.config))):
+            if not told:
+                self._emit("note", text=f"waiting for {run.pool.missing()}")
+                told = True
+            if patience is not None and watch.seconds >= patience * SECONDS_PER_MINUTE:
+                return "replies"
+            if reason := watch.wait(_LOOK_S):
+                return reason
+        return ""
+
+    def _judged_in(self, run_id: str) -> dict[Backend, str]:
+        """The environment in which a run judged each language last."""
+        return {row["backend"]: row["environment_id"] for row in self._store.query(_JUDGED_IN, [run_id])}
+
+    def _asked_before(self, run_id: str, problem_id: str, candidate: str) -> int:
+        return len(self._store.evaluations(run_id=run_id, problem=problem_id, candidate=candidate))
 
     def _asked_to_stop(self, run_id: str, config: RunConfig, device_seconds: DeviceSeconds) -> str:
         """The reason to stop after the work in flight: a user's request or a spent budget of referee time; or ""."""

@@ -1,38 +1,59 @@
-"""The single place where a run's referee works: one judgement at a time, and few sessions open to bound the memory."""
+"""The way of a run's jobs to its referee or its pool.
+
+A run's own referee works in a single place: one judgement at a time, and few sessions open to bound the memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from kernelwright.campaign._sessions import Sessions
 from kernelwright.config import Settings
-from kernelwright.evaluator import RefereeLike, Session
-from kernelwright.records import Backend, InputGenerator, Problem
+from kernelwright.evaluator import Check, RefereeLike, Session
+from kernelwright.pool import Depth, Job, Pool, Sessions, method_of, version
+from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 
 T = TypeVar("T")
-_COUNTED = ("judge", "as_kernelbench")
+_COUNTED = ("judge", "judge_sample")
 
 
 class LaneSession(Session, Protocol):
-    """A session that a lane lends. Its methods run in the thread where the referee works."""
+    """A session that a lane lends. Its methods run in the thread where the referee works, or in the pool."""
+
+    def judge_sample(self, candidate: Candidate, *, control: bool = False) -> Evaluation:
+        """Judge one candidate, and add KernelBench's own verdict."""
+        ...
 
     def close(self) -> None:
         """Close the session if it is open. The next use opens it again."""
         ...
 
 
+class Elsewhere(NamedTuple):
+    """The pool that judges a run.
+
+    Attributes:
+        run: the id of the run.
+        asked: the number of evaluations that the run has of a candidate of a problem, by their ids.
+    """
+
+    pool: Pool
+    run: str
+    asked: Callable[[str, str], int]
+
+
 class Lane:
-    """The only user of a run's referee.
+    """The only user of a run's referee, and of its pool.
 
     Args:
         referee: judges candidates. Its maker closes it.
         own_thread: run the work in a thread of its own, for callers in several threads; else in the caller's thread.
         most_open: number of sessions that stay open.
         archive_of: a problem's input generators, which candidates are checked on besides the fixed distributions.
+        elsewhere: the pool that judges instead of the referee. The referee's sessions then only run tools.
     """
 
     def __init__(
@@ -43,8 +64,12 @@ class Lane:
         own_thread: bool,
         most_open: int = 2,
         archive_of: Callable[[Problem], Sequence[InputGenerator]] = lambda problem: (),
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._referee = referee
+        self._settings = settings
+        self._archive_of = archive_of
+        self._elsewhere = elsewhere
         self._thread = ThreadPoolExecutor(1, "referee") if own_thread else None
         self._sessions = Sessions(
             settings, most=most_open, open_referee=lambda _: nullcontext(referee), archive_of=archive_of
@@ -52,7 +77,10 @@ class Lane:
 
     def session(self, problem: Problem, backend: Backend, on_stage: Callable[[str], None]) -> LaneSession:
         """A session on a problem. Its first use opens it."""
-        return cast(LaneSession, _Lent(self, problem, backend, on_stage))
+        if self._elsewhere is None:
+            return cast(LaneSession, _Lent(self, problem, backend, on_stage))
+        common = {"archive": tuple(self._archive_of(problem)), "settings": method_of(self._settings)}
+        return cast(LaneSession, _Pooled(self, problem, backend, on_stage, self._elsewhere, common))
 
     def close(self) -> None:
         """Close all sessions, after the work in flight."""
@@ -89,6 +117,8 @@ class _Lent:
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
             session = self._lane.opened(*self._given, int(name in _COUNTED))
+            if name == "judge_sample":
+                return session.as_kernelbench(session.judge(*arguments, **options))
             return getattr(session, name)(*arguments, **options)
 
         return lambda *arguments, **options: self._lane.do(partial(call, *arguments, **options))
@@ -96,3 +126,56 @@ class _Lent:
     def close(self) -> None:
         """See :class:`LaneSession`."""
         self._lane.do(lambda: self._lane.forget(self._given[0]))
+
+
+class _Pooled(_Lent):
+    """A :class:`LaneSession` whose candidates are judged in a pool."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        problem: Problem,
+        backend: Backend,
+        on_stage: Callable[[str], None],
+        elsewhere: Elsewhere,
+        common: Mapping[str, Any],
+    ) -> None:
+        """``common``: what all jobs of the session have in common besides the problem and its backend."""
+        super().__init__(lane, problem, backend, on_stage)
+        self._on_stage = on_stage
+        self._elsewhere = elsewhere
+        self._common = common
+
+    def judge(self, candidate: Candidate, depth: Check | None = None, *, control: bool = False) -> Evaluation:
+        """See :class:`Session`."""
+        return self._asked(candidate, depth=Depth.of(depth), control=control)
+
+    def judge_sample(self, candidate: Candidate, *, control: bool = False) -> Evaluation:
+        """See :class:`LaneSession`."""
+        return self._asked(candidate, control=control, kernelbench=True)
+
+    def compile_ahead(self, backend: Backend) -> None:
+        """Do nothing: baselines are compiled where candidates are judged."""
+
+    def builds_ahead(self, backend: Backend) -> bool:
+        """Whether candidates are built here before they are judged elsewhere: never."""
+        return False
+
+    def _asked(self, candidate: Candidate, **asked: Any) -> Evaluation:
+        (problem, backend, _), elsewhere = self._given, self._elsewhere
+        job = Job(
+            version=version(),
+            run=elsewhere.run,
+            problem=problem,
+            backend=backend,
+            environment=elsewhere.pool.environment_for(candidate.backend).id,
+            candidate=candidate,
+            asking=elsewhere.asked(problem.id, candidate.sha256),
+            **self._common,
+            **asked,
+        )
+        answer = elsewhere.pool.answer(job, self._on_stage)
+        if answer.evaluation is None:
+            assert answer.fault is not None
+            raise answer.fault.error(answer.seat)
+        return answer.evaluation

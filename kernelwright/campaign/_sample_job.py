@@ -17,7 +17,7 @@ from kernelwright.campaign._results import CampaignEvent, EventKind, RunResult
 from kernelwright.campaign._sample_results import SamplePlan
 from kernelwright.campaign.attempts import Awaiting, ProblemFault, Stopped, attempted, note_fault, row_of_fault
 from kernelwright.campaign.stopping import StopWatch
-from kernelwright.errors import UsageError
+from kernelwright.errors import NotYet, UsageError
 from kernelwright.records import Candidate, Problem, RunConfig, sha256_text
 from kernelwright.store import Sample
 
@@ -87,8 +87,7 @@ class SampleJob:
 
         def work() -> RunResult:
             try:
-                awaited = self._write(session)
-                self._judge(session)
+                awaited = self._write(session) + self._judge(session)
             finally:
                 session.close()  # another try gets a new one
             if awaited:
@@ -153,17 +152,24 @@ class SampleJob:
 
     # ------------------------------------------------------------------------------------------- judging
 
-    def _judge(self, session: LaneSession) -> None:
+    def _judge(self, session: LaneSession) -> tuple[str, ...]:
+        """Judge the samples without a verdict; returns the paths at which verdicts are awaited."""
         if not self.judges:
-            return
+            return ()
+        awaited: list[str] = []
         samples = self.store.run_samples(self.run_id, self.problem.id)
         for sample in samples:
             if sample.candidate is None or self._verdict_on(sample.candidate) is not None:
                 continue
             self._stop_if_asked()
-            evaluation = session.as_kernelbench(session.judge(sample.candidate, control=self.plan.control))
+            try:
+                evaluation = session.judge_sample(sample.candidate, control=self.plan.control)
+            except NotYet as later:
+                awaited.append(str(later.data["path"]))
+                continue
             self.store.record_evaluation(evaluation, run_id=self.run_id, step=sample.number)
             self._emit("judged", round=sample.number, rounds=len(samples), **verdict_summary(evaluation))
+        return tuple(awaited)
 
     def _verdict_on(self, candidate: Candidate) -> StoredEvaluation | None:
         return self.store.find_evaluation(

@@ -12,7 +12,7 @@ from kernelwright.campaign.attempts import Awaiting, Stopped
 from kernelwright.campaign.stopping import StopWatch
 
 _LOOK_S = 0.5  # seconds between looks for replies and stops
-REPLY_SUFFIXES = (".reply.json", ".reply.md")
+REPLY_SUFFIXES = (".reply.json", ".reply.md", "")  # a verdict's place is the whole path
 Job = TypeVar("Job")
 
 
@@ -32,10 +32,11 @@ class Schedule(Generic[Job]):
     Args:
         watch: asked before each job and during waits whether to stop.
         side_by_side: number of jobs at once; with 1, jobs run in the caller's thread.
-        patience_s: how long to wait for replies that a person writes; None to wait without a limit.
+        patience_s: how long to wait for replies that a person writes, or for a spool; None to wait without a limit.
         work: does one job, or raises :class:`Awaiting` or :class:`Stopped`. It also writes the job's row and events.
         waiting: called with the paths at which replies are awaited, when no other job is left.
         abort: ends the work in flight after an interrupt.
+        meanwhile: called about twice a second while work or replies are waited for.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Schedule(Generic[Job]):
         work: Callable[[Job], None],
         waiting: Callable[[Sequence[str]], None],
         abort: Callable[[], None],
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         self._watch = watch
         self._side_by_side = side_by_side
@@ -54,6 +56,7 @@ class Schedule(Generic[Job]):
         self._work = work
         self._tell_waiting = waiting
         self._abort = abort
+        self._meanwhile = meanwhile
         self._waiting: list[_Waiting[Job]] = []
         self._reason = ""
 
@@ -83,6 +86,7 @@ class Schedule(Generic[Job]):
                         job = todo.popleft()
                         running[threads.submit(self._work, job)] = job
                     done, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                    self._meanwhile()
                     for future in done:
                         self._took(running.pop(future), future.result)
                     todo += self._answered()
@@ -111,10 +115,11 @@ class Schedule(Generic[Job]):
         return [waiting.job for waiting in ready]
 
     def _await_answers(self) -> list[Job]:
-        """Wait until a job has a reply; returns all jobs that can continue."""
+        """Wait until a job has a reply or a verdict; returns all jobs that can continue."""
         self._tell_waiting([place for waiting in self._waiting for place in waiting.places])
         until = None if self._patience_s is None else self._watch.seconds + self._patience_s
         while not (ready := self._answered()):
+            self._meanwhile()
             if until is not None and self._watch.seconds >= until:
                 self._reason = "replies"
                 return []

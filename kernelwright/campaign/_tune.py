@@ -20,6 +20,7 @@ from kernelwright.campaign.stopping import DeviceSeconds, StopWatch
 from kernelwright.campaign.tune_results import TunePlan, TuneResult
 from kernelwright.config import NAMES, Settings
 from kernelwright.errors import UsageError
+from kernelwright.pool import LOCAL
 from kernelwright.records import Candidate, Problem, RunConfig
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Tuner(Driver):
             suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
             settings=settings.model_dump(mode="json"),
         )
+        if settings.pool != LOCAL:
+            raise UsageError("tune times kernels on this machine", hint="--set pool=local")
         with self._open_referee(settings) as referee:
             run_id = self._store.create_run(config, [problem])
             self._store.record_candidate(default)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.campaign._results import CampaignEvent
-from kernelwright.campaign._sessions import OpenReferee, open_local_referee
 from kernelwright.campaign.campaign import Campaign
 from kernelwright.campaign.recipe import with_recipe
 from kernelwright.campaign.variants import at_variant
@@ -17,6 +16,7 @@ from kernelwright.config import CAPTURED, Settings
 from kernelwright.errors import UsageError
 from kernelwright.evaluator import Check, Confirm, Search
 from kernelwright.files import write_for_user
+from kernelwright.pool import OpenReferee, open_local_referee
 from kernelwright.records import Backend, Candidate, Evaluation, KnobValue, Problem, sha256_text
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from kernelwright.agents.offline_coder import OfflineCoder
 from kernelwright.agents.registry import tester_from_spec
 from kernelwright.agents.tester import MOST_GENERATORS, Archive, OfflineTester, Propose, seed_faults
 from kernelwright.campaign._run_roles import RunRoles
-from kernelwright.campaign._sessions import OpenReferee, open_local_referee
 from kernelwright.campaign.campaign import run_config
 from kernelwright.config import Settings
 from kernelwright.errors import UsageError
 from kernelwright.evaluator import RefereeLike, Session
+from kernelwright.pool import OpenReferee, open_local_referee
 from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 from kernelwright.store import Store
 

@@ -16,6 +16,7 @@ from kernelwright.errors import (
     KernelwrightError,
     MachineError,
     MissingToolError,
+    NotYet,
     SandboxError,
     StoreError,
 )
@@ -31,7 +32,7 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Awaiting(Exception):
-    """The problem can continue when replies have arrived at ``places``."""
+    """The problem can continue when replies or verdicts have arrived at ``places``."""
 
     def __init__(self, places: tuple[str, ...]) -> None:
         super().__init__(", ".join(places))
@@ -94,7 +95,7 @@ def attempted(
 
     Raises:
         Stopped: a stop was asked for, or a budget is used up.
-        Awaiting: replies are still to be written.
+        Awaiting: replies or verdicts are still to come.
         Exception: an error that concerns the whole run.
     """
     for left in reversed(range(_TRIES)):
@@ -102,6 +103,8 @@ def attempted(
             return work()
         except (Awaiting, Stopped):
             raise
+        except NotYet as later:
+            raise Awaiting((str(later.data["path"]),)) from None
         except ModelStopped as stopped:
             raise Stopped(stopped.message) from None
         except BudgetReached as reached:

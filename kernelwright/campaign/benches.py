@@ -22,6 +22,7 @@ from kernelwright.campaign._sample_results import SamplePlan
 from kernelwright.campaign.runs import BUDGETS, models_of, rows_of, settings_of
 from kernelwright.campaign.stopping import StopWatch
 from kernelwright.errors import UsageError
+from kernelwright.pool import checked_pool
 from kernelwright.records import Problem, RunConfig
 from kernelwright.store import Sample
 
@@ -66,7 +67,7 @@ class Sampler(Driver):
             recipe=settings.recipe.name,
             bench=plan.model_dump(mode="json"),
             suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
-            settings=settings.model_dump(mode="json"),
+            settings={**settings.model_dump(mode="json"), "pool": checked_pool(settings.pool)},
         )
         return self._store.create_bench(config, problems, samples)
 
@@ -97,8 +98,8 @@ class Sampler(Driver):
             if writes:  # the process that asks models counts the run's budget, so there can be only one
                 held.enter_context(RunLock(self._store.path, stored.id))
             models = held.enter_context(Models(settings, asked))
-            referee = held.enter_context(self._open_referee(settings))
-            run = Underway(stored.id, config, settings, referee, models, stored.seconds)
+            referee, pool = held.enter_context(self._judging(settings, (config.backend,), stored.id))
+            run = Underway(stored.id, config, settings, referee, models, stored.seconds, pool)
             return self._drive(
                 run,
                 rounds=plan.samples,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
 from kernelwright.agents.graph import open_checkpoints
@@ -21,18 +20,16 @@ from kernelwright.campaign.stopping import StopWatch
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import UsageError
+from kernelwright.pool import checked_pool
 from kernelwright.records import Problem, RunConfig
-
-if TYPE_CHECKING:
-    pass
 
 
 def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
     """The configuration of a run with these settings. It records every setting, so a resume uses the same ones.
 
     Raises:
-        UsageError: the recipe's search does not fit the backend or the models, or there are several models and the
-            recipe has no search.
+        UsageError: the pool is unknown, the recipe's search does not fit the backend or the models, or there are
+            several models and the recipe has no search.
     """
     recipe = load_recipe(settings.recipe.name)
     coder, models = absolute_spec(settings.coder.model), tuple(map(absolute_spec, settings.models))
@@ -55,7 +52,7 @@ def run_config(settings: Settings, problems: Sequence[str]) -> RunConfig:
         recipe=settings.recipe.name,
         search=None if search is None else search.model_dump(mode="json"),
         suite_dirs=tuple(str(folder) for folder in settings.suite_dirs),
-        settings=settings.model_dump(mode="json"),
+        settings={**settings.model_dump(mode="json"), "pool": checked_pool(settings.pool)},
     )
 
 
@@ -84,10 +81,13 @@ class Campaign(Driver):
         for spec in (config.coder, *config.models):
             coder_from_spec(spec, config.backend)
         judge_from_spec(config.judge), verifier_from_spec(config.verifier)
-        with Models(self._settings, models_of(config)) as models, self._open_referee(self._settings) as referee:
+        with (
+            Models(self._settings, models_of(config)) as models,
+            self._judging(self._settings, languages_of(config)) as (referee, pool),
+        ):
             run_id = self._store.create_run(config, problems)
             with RunLock(self._store.path, run_id):
-                return self._work(Underway(run_id, config, self._settings, referee, models), problems)
+                return self._work(Underway(run_id, config, self._settings, referee, models, pool=pool), problems)
 
     def resume(self, run_id: str, **budgets: float | None) -> CampaignResult:
         """Continue a run that was interrupted, paused or killed. A finished evaluation is never repeated.
@@ -114,10 +114,10 @@ class Campaign(Driver):
         with (
             RunLock(self._store.path, stored.id),
             Models(settings, models_of(config)) as models,
-            self._open_referee(settings) as referee,
+            self._judging(settings, languages_of(config), stored.id) as (referee, pool),
         ):
             self._store.set_run_config(stored.id, config)
-            return self._work(Underway(stored.id, config, settings, referee, models, stored.seconds), problems)
+            return self._work(Underway(stored.id, config, settings, referee, models, stored.seconds, pool), problems)
 
     def _work(self, run: Underway, problems: Sequence[Problem]) -> CampaignResult:
         over = [row.problem for row in self.rows(run.id) if _is_over(row)]

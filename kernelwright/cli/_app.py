@@ -44,11 +44,13 @@ COMMANDS = {
     "rl": CommandHome("_rl:rl", "Reinforcement learning: rewards, data sets, training, a reward server."),
     "runs": CommandHome("_runs:runs", "List, show, record, pause and cancel runs."),
     "serve": CommandHome("_serve:serve", "Serve the leaderboard as a web site, with the evidence behind every number."),
-    "store": CommandHome("_store:store", "Check and back up the database."),
+    "spool": CommandHome("_spool:spool", "Show a spool, and carry it between machines as one file."),
+    "store": CommandHome("_store:store", "Check, back up, merge, prune and vacuum the database."),
     "submissions": CommandHome("_submissions:submissions", "Judge, list, show and prune submitted kernels."),
     "tokens": CommandHome("_tokens:tokens", "Create, list and revoke access tokens of the leaderboard."),
     "tune": CommandHome("_tune:tune", "Search for the best values of a candidate's knobs."),
     "version": CommandHome("_version:version", "Print the version."),
+    "worker": CommandHome("_spool:worker", "Judge the jobs of a spool on this machine."),
 }
 
 

@@ -26,7 +26,7 @@ from kernelwright.cli._bench_work import (
     unknown_bench,
     work_on,
 )
-from kernelwright.cli._common import Common, budget_options, common_options
+from kernelwright.cli._common import Common, budget_options, common_options, pool_option
 from kernelwright.cli._fit import fit_option
 from kernelwright.cli._optimize import EXIT_NOT_ALL
 from kernelwright.cli._problems import suite_dir_option
@@ -54,6 +54,7 @@ def problem_options(command: Command) -> Command:
     for option in (
         suite_dir_option,
         fit_option,
+        pool_option,
         click.option("--sandbox", metavar="S", help="bwrap, docker, process or none."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads while timing."),
         click.option("--baseline", "baselines", multiple=True, metavar="B", help="Baseline for speedups (repeatable)."),

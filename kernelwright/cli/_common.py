@@ -124,6 +124,13 @@ own_kernels_option = click.option(
 )
 
 
+pool_option = click.option(
+    "--pool",
+    metavar="POOL",
+    help="Where candidates are judged: local, ray[:ADDRESS[#RESOURCE]], or spool:DIR.",
+)
+
+
 def budget_options(command: Command) -> Command:
     """Add the budgets of a run to the options of a command."""
     for option in (

@@ -15,6 +15,7 @@ from kernelwright.cli._common import (
     budget_options,
     common_options,
     own_kernels_option,
+    pool_option,
     say,
     stdout_console,
 )
@@ -137,6 +138,7 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
     help="Candidates that a model writes at the same time in a round.",
 )
 @budget_options
+@pool_option
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
 @own_kernels_option
 @click.option(
@@ -179,7 +181,7 @@ def optimize(
         coder_from_spec(spec, settings.backend)
     judge_from_spec(settings.judge.model)
     verifier_from_spec(settings.verifier.model)
-    run_config(settings, [problem.id for problem in chosen.problems])  # raises for an invalid search
+    run_config(settings, [problem.id for problem in chosen.problems])  # raises for an invalid search or pool
     if dry_run:
         return _show_plan(common, chosen, settings)
     from kernelwright.campaign.variants import EVERY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -50,6 +51,9 @@ def first_line(text: str, limit: int = 100) -> str:
     """The first line of a text, cut."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+_VERDICT = ".answer.json"  # how the files of a spool's answers end
 
 
 class Ending(NamedTuple):
@@ -134,7 +138,10 @@ class Tracker:
         elif event.kind == "writing":
             self.activity = f"{data['role']} writes, {data['characters']:,} characters"
         elif event.kind == "awaiting":
-            self.activity = f"{len(data['places'])} replies awaited"
+            verdicts = [place for place in data["places"] if place.endswith(_VERDICT)]
+            replies = len(data["places"]) - len(verdicts)
+            counts = ((replies, "replies"), (len(verdicts), "verdicts"))
+            self.activity = " and ".join(f"{count} {what}" for count, what in counts if count) + " awaited"
             self.awaited = [place for place in data["places"] if place not in self._told]
             self._told.update(self.awaited)
 
@@ -149,6 +156,10 @@ class Tracker:
         if not self.worked:
             return None
         return self.elapsed_s / self.worked * (self.total - self.finished)
+
+
+def _spool_of(place: str) -> str:
+    return os.path.dirname(os.path.dirname(place))
 
 
 class PlainProgress:
@@ -197,7 +208,9 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
     if event.kind == "note":
         return [f"  {data['text']}"]
     if event.kind == "awaiting":
-        return [f"awaiting a reply: {place}.reply.md" for place in tracker.awaited]
+        verdicts = [place for place in tracker.awaited if place.endswith(_VERDICT)]
+        lines = [f"awaiting a reply: {place}.reply.md" for place in tracker.awaited if place not in verdicts]
+        return [*lines, *([f"awaiting verdicts: {len(verdicts)} jobs in {_spool_of(verdicts[0])}"] if verdicts else [])]
     return []
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelwright.cli._common import Common, common_options, say
-from kernelwright.cli._tables import table
+from kernelwright.cli._signals import stop_on_signals
+from kernelwright.cli._tables import plain_text, table
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +19,6 @@ EXIT_NOT_PASSED = 1
 _DAY_S = 86_400.0
 EXIT_MACHINE = 3
 EXIT_INTERRUPTED = 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.group()
@@ -49,7 +44,7 @@ def judge(common: Common, once: bool, limit: int | None, **flags: Any) -> int:
 
     settings = common.settings(**flags)
     spool = _spool(common)
-    with common.open_store(settings) as store, _stop_on_signals() as stopping:
+    with common.open_store(settings) as store, stop_on_signals("the session in flight") as stopping:
         if not once:
             say("waiting for submissions; Ctrl-C ends")
         report = judge_submissions(
@@ -57,7 +52,7 @@ def judge(common: Common, once: bool, limit: int | None, **flags: Any) -> int:
             store,
             spool,
             once=once,
-            tell=lambda line: say(f"  {_plain(line)}"),
+            tell=lambda line: say(f"  {plain_text(line)}"),
             stop=stopping.is_set,
             limit=limit,
             wait=stopping.wait,
@@ -84,10 +79,10 @@ def list_submissions(common: Common, limit: int) -> None:
     made = table("submission", "submitted", "by", "problem", "state", "status")
     for state in found:
         moment = state.created_at.isoformat(" ", "seconds")[:19]
-        status = state.status or _plain(state.reason)[:60]
+        status = state.status or plain_text(state.reason)[:60]
         made.add_row(*map(escape, (state.id, moment, state.author, state.problem_id, state.state, status)))
     for stray in spool.strays():
-        say(f"left alone: {_plain(stray.name)}: {stray.reason}")
+        say(f"left alone: {plain_text(stray.name)}: {stray.reason}")
     data = {"submissions": [_data(state) for state in found], "waiting": spool.waiting()}
     common.show(data, made if found else "no submissions yet")
 
@@ -117,36 +112,11 @@ def show(common: Common, id: str) -> None:
         f"submission {state.id}: {state.state}{f', {state.status}' if state.status else ''}",
         f"{state.problem_id} by {state.author}, {state.created_at.isoformat(' ', 'seconds')[:19]}, "
         f"backend {state.backend or 'as its source shows'}",
-        *([_plain(state.reason)] if state.reason else []),
+        *([plain_text(state.reason)] if state.reason else []),
         *(f"evaluation {evaluation}" for evaluation in state.evaluations),
-        *([f"note: {_plain(state.note)}"] if state.note else []),
+        *([f"note: {plain_text(state.note)}"] if state.note else []),
     ]
     common.show({**_data(state), "source": submission.source if submission else None}, *map(escape, lines))
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """The first SIGINT or SIGTERM asks for a stop after the session in flight; the second one interrupts it.
-
-    Outside the main thread, Python allows no handlers, and none is set.
-    """
-    stopping = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stopping.is_set():
-            raise KeyboardInterrupt
-        stopping.set()
-        say("ending after the session in flight; press Ctrl-C again to interrupt it")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _spool(common: Common) -> Spool:
@@ -164,8 +134,3 @@ def _in_words(report: QueueReport) -> str:
         f"{report.passed} passed, {report.refused} did not pass, {report.failed} could not be judged, "
         f"{report.put_back} to be tried again"
     )
-
-
-def _plain(text: str) -> str:
-    """Untrusted text without control characters, which a terminal would obey."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -250,3 +250,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     lines.append(f"kernel {short(verdict.candidate)}, environment {verdict.environment}")
     lines.append(f"sandbox: {', '.join(verdict.sandbox) or 'none'}")
     return lines
+
+
+def plain_text(text: str) -> str:
+    """Untrusted text without control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else " " for character in text)

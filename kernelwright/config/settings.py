@@ -106,6 +106,9 @@ class Settings(BaseModel):
     sandbox: SandboxName = Field("auto", description="what confines candidates; auto: bwrap, else process")
     device: Literal["auto", "none"] = Field("auto", description="accelerator for Triton and CUDA; none: leave it alone")
     backend: Backend = Field("cpp", description="language of new kernels")
+    pool: Word = Field(
+        "local", description="where candidates are judged: local, ray, ray:ADDRESS, ray:ADDRESS#RESOURCE, or spool:DIR"
+    )
     threads: Count = Field(1, description="threads of a candidate and of the reference while timed")
     compile_lanes: Annotated[Literal["auto"] | Annotated[int, Field(ge=0)], BeforeValidator(number_or_auto)] = Field(
         "auto", description="candidates built while a GPU times another one; auto: as many as cores are left, up to 4"
@@ -137,7 +140,8 @@ class Settings(BaseModel):
     mailbox_minutes: Annotated[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, BeforeValidator(optional)] = (
         Field(
             None,
-            description="how long a run waits for replies in a mailbox before it pauses; none for as long as needed",
+            description="how long a run waits for replies in a mailbox, or for a spool, before it pauses; "
+            "none for as long as needed",
         )
     )
     coder: Role = Field(Role(model="offline"), description="who writes kernels")
@@ -251,7 +255,8 @@ class Settings(BaseModel):
         method = {
             name: known[f"measurement.{name}"] for name in Measurement.model_fields if f"measurement.{name}" in known
         }
-        kept = {name: value for name, value in known.items() if name in NAMES and name not in PLACES}
+        mine = PLACES | ({"pool"} if self.origin("pool") != "default" else set())
+        kept = {name: value for name, value in known.items() if name in NAMES and name not in mine}
         return self.with_values(origin, measurement={**self.measurement.model_dump(), **method}, **kept)
 
     def own_kernels_for(self, problem: Problem) -> OwnKernels:

@@ -133,21 +133,8 @@ class Answers:
 
     def _rank(self, evaluation: Evaluation) -> dict[str, Any] | None:
         verdict, baseline = evaluation.verdict, self._settings.baselines[0]
-        rows = self._store.query(
-            "SELECT rank, of FROM "
-            "(SELECT candidate, rank, count(*) OVER (PARTITION BY eligible) AS of FROM leaderboard "
-            "WHERE problem = :problem AND backend = :backend AND environment_id = :environment "
-            "AND baseline = :baseline) "
-            "WHERE candidate = :candidate",
-            {
-                "problem": verdict.problem,
-                "backend": verdict.backend,
-                "environment": verdict.environment,
-                "baseline": baseline,
-                "candidate": verdict.candidate,
-            },
-        )
-        return {"baseline": baseline, **rows[0]} if rows else None
+        found = self._store.rank_of(verdict.candidate, verdict.problem, verdict.environment, baseline, verdict.backend)
+        return {"baseline": baseline, **found} if found else None
 
     def candidate(self, sha_prefix: str, problem: Problem) -> Candidate:
         """A stored candidate for a problem. Raises UsageError if no candidate or several match the hash."""

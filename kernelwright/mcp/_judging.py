@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from kernelwright.campaign import Sessions, once_more
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError
 from kernelwright.evaluator import Check
+from kernelwright.pool import Sessions, once_more
 from kernelwright.records import Candidate, Evaluation, InputGenerator, Problem
 
 KEPT_SESSIONS = 2

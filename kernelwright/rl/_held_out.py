@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kernelwright.campaign import Mean, once_more
+from kernelwright.campaign import Mean
 from kernelwright.campaign.paired import Measured, paired_means
 from kernelwright.evaluator import Confirm, Search, Session
+from kernelwright.pool import once_more
 from kernelwright.records import Candidate, Evaluation, Interval, KnobValue, Record
 from kernelwright.rl._schedule_problems import Schedule, ScheduleProblem, ScheduleScorer, Twins
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kernelwright.campaign import Sessions, once_more, open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
+from kernelwright.pool import Sessions, once_more, open_local_referee
 from kernelwright.records import Backend, Candidate, Environment, Evaluation, Problem, RunConfig, TimingSample
 from kernelwright.rl._scoring import MOST_FEEDBACK_CHARACTERS, MOST_REWARD, Scored, ScoreRequest
 from kernelwright.rl.rewards import REWARDS, Attempt, Runs
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import OpenReferee
     from kernelwright.evaluator import Session
+    from kernelwright.pool import OpenReferee
     from kernelwright.store import Store, StoredEvaluation
 
 RECIPE: Final = "rl"  # the name of such runs in lists of runs

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from kernelwright.campaign import open_local_referee
 from kernelwright.config import Settings
 from kernelwright.errors import MissingToolError, UsageError
 from kernelwright.listening import address_of, is_loopback, listen
+from kernelwright.pool import open_local_referee
 from kernelwright.rl._local import LocalScorer
 from kernelwright.rl._service import Service, refusal
 from kernelwright.rl._wire import TOKEN_PATTERN
@@ -29,7 +29,7 @@ from kernelwright.store import Store
 if TYPE_CHECKING:
     import uvicorn
 
-    from kernelwright.campaign import OpenReferee
+    from kernelwright.pool import OpenReferee
 
 DEFAULT_PORT: Final = 8775
 _LOOK_S: Final = 0.5

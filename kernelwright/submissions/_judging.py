@@ -13,8 +13,8 @@ from kernelwright.submissions._records import Outcome, Submission, storable
 from kernelwright.submissions._spool import Claim
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import OpenReferee
     from kernelwright.evaluator import RefereeLike
+    from kernelwright.pool import OpenReferee
     from kernelwright.store import Store, StoredEvaluation
 
 
@@ -158,7 +158,7 @@ class Judging:
 
     def _opened(self) -> RefereeLike:
         if self._referee is None:
-            from kernelwright.campaign import open_local_referee  # imported here, because it takes a second to load
+            from kernelwright.pool import open_local_referee  # imported here, because it takes a second to load
 
             opened = (self._open_referee or open_local_referee)(self._settings)
             self._referee = self._ending.enter_context(opened)

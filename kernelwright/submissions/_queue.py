@@ -14,7 +14,7 @@ from kernelwright.submissions._records import Outcome, storable
 from kernelwright.submissions._spool import Claim, Spool
 
 if TYPE_CHECKING:
-    from kernelwright.campaign import OpenReferee
+    from kernelwright.pool import OpenReferee
     from kernelwright.store import Store
 
 POLL_S: Final = 2.0

@@ -187,8 +187,9 @@ class FakeReferee:
         baselines: Sequence[str] = (),
         on_stage: Callable[[str], None] | None = None,
         archive: Sequence[InputGenerator] = (),
+        ready: bool = True,
     ) -> Any:
-        self.point(f"open {problem.name}")
+        self.point(f"open {problem.name}" if ready else f"tools of {problem.name}")
         self.archives[problem.name] = tuple(archive)
         waiting = self.faults.get(problem.name, [])
         if waiting and isinstance(waiting[0], InvalidReferenceError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from campaign_fakes import make_candidate, make_evaluation, make_problem
-
 from kernelwright.campaign._sessions import JUDGEMENTS_OF_A_SESSION, LIFE_OF_A_SESSION_S
+
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import Status
 from kernelwright.rl import LocalScorer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kernelwright.errors import KernelwrightError
+from kernelwright.errors import KernelwrightError, NotYet
 
 FaultKind = Literal[
     "rate-limit", "overloaded", "server-error", "timeout", "connection", "cut-stream", "rejected", "credentials"
@@ -44,8 +44,8 @@ class ModelFault(KernelwrightError):
         return self.kind not in UNBILLED or bool(self.data.get("begun"))
 
 
-class AwaitingReply(KernelwrightError):
-    """A reply is still to be written; ``data["path"]`` is where it will be read from."""
+class AwaitingReply(NotYet):
+    """A reply is still to be written."""
 
 
 class Stopped(KernelwrightError):

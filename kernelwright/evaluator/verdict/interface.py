@@ -118,8 +118,9 @@ class RefereeLike(Protocol):
         baselines: Sequence[str] = ...,
         on_stage: Callable[[str], None] | None = ...,
         archive: Sequence[InputGenerator] = ...,
+        ready: bool = ...,
     ) -> AbstractContextManager[Session]:
-        """A session for one problem."""
+        """A session for one problem. ``ready``: its reference has been run."""
         ...
 
     def evaluate(

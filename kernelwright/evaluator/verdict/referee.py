@@ -71,10 +71,12 @@ class Referee:
         baselines: Sequence[str] = ("eager", "compile"),
         on_stage: Callable[[str], None] | None = None,
         archive: Sequence[InputGenerator] = (),
+        ready: bool = True,
     ) -> ProblemSession:
         """A session on ``problem``. Its reference has been run on the shapes of ``backend`` and is usable.
 
         Args:
+            ready: False leaves the reference alone until it is needed, for sessions that only run tools.
             archive: generators of inputs that candidates are checked on as well, wherever the reference is well
                 defined on them.
 
@@ -88,7 +90,8 @@ class Referee:
         options: dict[str, Any] = {"baselines": baselines, "on_stage": on_stage, "archive": archive}
         session = ProblemSession(self.host, self._instruments, problem, **options)
         try:
-            session.prepare_for(backend)
+            if ready:
+                session.prepare_for(backend)
         except BaseException:
             session.close()
             raise

@@ -1,0 +1,129 @@
+"""A seat answers one job at a time. The seat of this process keeps a referee and its latest sessions."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from kernelwright.config import Settings
+from kernelwright.pool._jobs import Answer, Card, Fault, Job, version, with_method
+from kernelwright.pool._sessions import OpenReferee, Sessions, open_local_referee
+from kernelwright.records import Backend
+
+T = TypeVar("T")
+LANGUAGES: tuple[Backend, ...] = ("cpp", "triton", "cuda")
+
+
+class SeatLost(Exception):
+    """A seat died or cannot be reached. Whether it did its job is unknown."""
+
+
+class Seat(Protocol):
+    """Answers jobs, one at a time. All methods are called in one thread."""
+
+    @property
+    def name(self) -> str:
+        """The name of the seat, for people."""
+        ...
+
+    def open(self) -> Card:
+        """Start the seat.
+
+        Raises:
+            SeatLost: it cannot be reached.
+            KernelwrightError: it cannot judge.
+        """
+        ...
+
+    def answer(self, job: Job, on_stage: Callable[[str], None]) -> Answer:
+        """Do a job. ``on_stage`` is called with each stage, if the seat can tell.
+
+        Raises:
+            SeatLost: the seat is gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the seat and free its memory."""
+        ...
+
+
+class OwnSeat:
+    """A seat in this process. A sandbox's processes die with the thread that started them, so use one thread.
+
+    Args:
+        settings: where builds are cached. A job brings the settings of its method.
+        open_referee: makes the referee for settings.
+        name: how answers name this seat.
+        most_open: number of sessions that stay open.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_referee: OpenReferee = open_local_referee,
+        *,
+        name: str = "",
+        most_open: int = 2,
+    ) -> None:
+        self._settings = settings
+        self._open_referee = open_referee
+        self._most_open = most_open
+        self._method: dict[str, Any] | None = None
+        self._sessions: Sessions | None = None
+        self._archive: tuple[Any, ...] = ()
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+
+    def open(self) -> Card:
+        """See :class:`Seat`."""
+        referee = self._serving(None).referee()
+        return Card(
+            seat=self.name,
+            version=version(),
+            environments={backend: referee.environment_for(backend) for backend in LANGUAGES},
+        )
+
+    def answer(self, job: Job, on_stage: Callable[[str], None] = lambda stage: None) -> Answer:
+        """Do a job; an error becomes a fault of the answer."""
+        started = time.monotonic()
+        answer = Answer(job=job.id, version=version(), seat=self.name)
+        try:
+            done: dict[str, Any] = {"evaluation": self._evaluated(job, on_stage)}
+        except Exception as error:  # noqa: BLE001 - it is raised again where the job was asked
+            done = {"fault": Fault.of(error)}
+            self._forget(job)
+        return answer.model_copy(update={**done, "seconds": time.monotonic() - started})
+
+    def close(self) -> None:
+        """See :class:`Seat`. The next use opens the referee again."""
+        sessions, self._sessions, self._method = self._sessions, None, None
+        if sessions is not None:
+            sessions.close()
+
+    def _evaluated(self, job: Job, on_stage: Callable[[str], None]) -> Any:
+        self._archive = job.archive
+        sessions = self._serving(job.settings)
+        return job.answered_in(sessions.session(job.problem, job.backend, on_stage=on_stage))
+
+    def _serving(self, method: dict[str, Any] | None) -> Sessions:
+        """The sessions for the settings of a job. Other settings need another referee."""
+        if self._sessions is None or (method is not None and self._method not in (None, method)):
+            self.close()
+        if self._sessions is None:
+            settings = self._settings if method is None else with_method(self._settings, method)
+            self._sessions = Sessions(
+                settings,
+                most=self._most_open,
+                open_referee=self._open_referee,
+                archive_of=lambda problem: self._archive,
+            )
+            self._method = method
+        return self._sessions
+
+    def _forget(self, job: Job) -> None:
+        """Close the session in which a job failed, so that its next try gets a new one."""
+        if self._sessions is not None:
+            self._sessions.forget(job.problem.id)

@@ -1,0 +1,296 @@
+"""The dispatcher: which seat does what, and what happens when seats die, turn bad, or are other machines."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from campaign_fakes import ENVIRONMENT, FakeReferee, make_candidate, make_problem
+
+from kernelwright.config import Settings
+from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
+from kernelwright.pool import Card, Dispatcher, Fault, Job, OwnSeat, SeatLost, method_of, version
+from kernelwright.records import Status
+
+OTHER = ENVIRONMENT.model_copy(update={"cpu": "other"})
+
+
+class ScriptedSeat:
+    """A seat that does for each job what its script says next, and then what a good seat does."""
+
+    def __init__(self, name, script=(), *, environment=ENVIRONMENT, version_of=None, opens=None, gate=None):
+        self.name, self.script, self.environment = name, list(script), environment
+        self.version, self.opens, self.gate = version_of or version(), opens, gate
+        self.done, self.closed = [], False
+        self._own = OwnSeat(Settings(), lambda _: FakeReferee(), name=name)
+
+    def open(self):
+        if self.opens is not None:
+            raise self.opens
+        environments = dict.fromkeys(("cpp", "triton", "cuda"), self.environment)
+        return Card(seat=self.name, version=self.version, environments=environments)
+
+    def answer(self, job, on_stage):
+        if self.gate is not None:
+            self.gate.wait(10)
+        self.done.append((job.problem.name, job.candidate.source.strip()))
+        answer = self._own.answer(job)
+        step = self.script.pop(0) if self.script else None
+        if step == "dies":
+            raise SeatLost("it is gone")
+        if isinstance(step, Exception):
+            return answer.model_copy(update={"evaluation": None, "fault": Fault.of(step)})
+        if isinstance(step, float):
+            return answer.model_copy(update={"seconds": step})
+        return answer
+
+    def close(self):
+        self.closed = True
+
+
+class Seats:
+    """A roster whose seats a test adds and takes away."""
+
+    kind = "test"
+
+    def __init__(self, *seats):
+        self.there = {seat.name: seat for seat in seats}
+
+    def names(self):
+        return tuple(self.there)
+
+    def seat(self, name):
+        return self.there[name]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def dispatch():
+    """Makes a dispatcher over seats, which is closed at the end."""
+    made = []
+
+    def make(*seats, **more):
+        roster = Seats(*seats)
+        dispatcher = Dispatcher(roster, look_s=0.01, **more)
+        dispatcher.roster = roster
+        made.append(dispatcher)
+        return dispatcher
+
+    yield make
+    for dispatcher in made:
+        dispatcher.close()
+
+
+def make_job(source="v0\n", name="plus_one", environment=ENVIRONMENT.id):
+    problem = make_problem(name)
+    return Job(
+        version=version(),
+        run="R",
+        problem=problem,
+        backend="cpp",
+        environment=environment,
+        candidate=make_candidate(problem, source),
+        settings=method_of(Settings()),
+    )
+
+
+def answers(dispatcher, jobs):
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        return list(threads.map(dispatcher.answer, jobs))
+
+
+def test_every_job_is_answered_once_over_all_seats(dispatch):
+    seats = [ScriptedSeat(name) for name in "abc"]
+    jobs = [make_job(f"v{n}\n", f"p{n % 5}") for n in range(40)]
+    dispatcher = dispatch(*seats)
+    found = answers(dispatcher, jobs)
+    assert [answer.evaluation.candidate for answer in found] == [job.candidate for job in jobs]
+    assert sum(len(seat.done) for seat in seats) == 40
+    assert dispatcher.state.answered == 40
+    assert (dispatcher.state.waiting, dispatcher.state.busy) == (0, 0)
+
+
+def test_the_job_of_a_lost_seat_is_asked_again(dispatch):
+    told = []
+    seats = [ScriptedSeat("a", ["dies"]), ScriptedSeat("b")]
+    dispatcher = dispatch(*seats, tell=told.append)
+    for n in range(9):
+        assert dispatcher.answer(make_job(f"v{n}\n")).evaluation.verdict.passed
+    if seats[0].done:
+        assert "asked again" in told[0]
+        assert dispatcher.state.lost == 1
+
+
+def test_a_lost_seat_is_replaced(dispatch):
+    seat = ScriptedSeat("a", ["dies"])
+    assert dispatch(seat).answer(make_job()).evaluation.verdict.passed
+    assert len(seat.done) == 2
+
+
+def test_a_candidate_that_cost_two_seats_is_quarantined(dispatch):
+    seat = ScriptedSeat("a", ["dies", "dies", "dies"])
+    verdict = dispatch(seat).answer(make_job()).evaluation.verdict
+    assert (verdict.status, verdict.environment) == (Status.QUARANTINED, ENVIRONMENT.id)
+    assert len(seat.done) == 2
+
+
+def test_a_job_on_which_the_machine_failed_is_tried_on_another_seat(dispatch):
+    bad, good = ScriptedSeat("bad", [MachineError("xid 79")] * 9), ScriptedSeat("good")
+    dispatcher = dispatch(bad, good)
+    found = answers(dispatcher, [make_job(f"v{n}\n", f"p{n}") for n in range(4)])
+    assert all(answer.evaluation is not None for answer in found)
+
+
+def test_a_fault_of_the_machine_on_every_seat_is_the_answer(dispatch):
+    fault = dispatch(ScriptedSeat("a", [MachineError("xid 79")] * 9)).answer(make_job()).fault
+    with pytest.raises(MachineError, match=r"xid 79 \(on a\)"):
+        raise fault.error("a")
+
+
+def test_a_fault_of_the_problem_is_not_tried_again(dispatch):
+    seat = ScriptedSeat("a", [InvalidReferenceError("no Model", problem="p", line=3)])
+    error = dispatch(seat).answer(make_job()).fault.error("a")
+    assert isinstance(error, InvalidReferenceError)
+    assert error.data == {"problem": "p", "line": 3}
+    assert len(seat.done) == 1
+
+
+def test_a_sick_seat_is_put_aside_while_others_work(dispatch):
+    told, sick = [], ScriptedSeat("sick", [MachineError("xid 79")] * 99)
+    gate = threading.Event()
+    dispatcher = dispatch(sick, ScriptedSeat("well", gate=gate), tell=told.append)
+    with ThreadPoolExecutor(30) as threads:
+        asked = [threads.submit(dispatcher.answer, make_job(f"v{n}\n", f"p{n}")) for n in range(30)]
+        while not any("put aside" in line for line in told):
+            gate.wait(0.01)
+        gate.set()
+        found = [future.result() for future in asked]
+    assert all(answer.evaluation is not None for answer in found)
+    assert sick.closed
+    assert len(sick.done) == 3
+    assert (dispatcher.state.seats, dispatcher.state.drained) == (1, 1)
+
+
+def test_seats_of_another_machine_are_not_used_in_the_run(dispatch):
+    other = ScriptedSeat("other", environment=OTHER)
+    dispatcher = dispatch(ScriptedSeat("a"), expected={"cpp": ENVIRONMENT.id})
+    assert dispatcher.environment_for("cpp") == ENVIRONMENT
+    dispatcher.roster.there["other"] = other
+    answers(dispatcher, [make_job(f"v{n}\n", f"p{n}") for n in range(20)])
+    assert other.done == []
+
+
+def test_a_run_that_was_judged_on_another_machine_does_not_go_on_here(dispatch):
+    with pytest.raises(MachineError, match="that judged cpp in this run before"):
+        dispatch(ScriptedSeat("a"), expected={"cpp": OTHER.id}).environment_for("cpp")
+
+
+@pytest.mark.parametrize(
+    ("seat", "said"),
+    [
+        (ScriptedSeat("a", version_of="0.0.0+other"), "runs kernelwright 0.0.0"),
+        (ScriptedSeat("a", opens=SandboxError("no namespaces")), "no namespaces"),
+    ],
+)
+def test_a_pool_whose_seats_cannot_judge_says_why(seat, said, dispatch):
+    dispatcher = dispatch(seat)
+    with pytest.raises(Exception, match=said):
+        dispatcher.environment_for("cpp")
+    with pytest.raises(Exception, match=said):
+        dispatcher.answer(make_job())
+
+
+def test_seats_may_join_and_leave(dispatch):
+    first, second = ScriptedSeat("first"), ScriptedSeat("second")
+    dispatcher = dispatch(first)
+    dispatcher.answer(make_job())
+    dispatcher.roster.there = {"second": second}
+    while not first.closed:
+        threading.Event().wait(0.005)
+    answers(dispatcher, [make_job(f"v{n}\n") for n in range(5)])
+    assert len(second.done) == 5
+
+
+def test_a_pool_without_seats_gives_up_after_a_while(dispatch):
+    dispatcher = dispatch(patience_s=0.05)
+    with pytest.raises(MachineError, match="no seat of test could be had"):
+        dispatcher.answer(make_job())
+
+
+def test_a_seat_stays_with_its_problem_and_then_takes_the_longest(dispatch):
+    gate = threading.Event()
+    seat = ScriptedSeat("a", [1.0, 9.0, 1.0], gate=gate)
+    dispatcher = dispatch(seat)
+    gate.set()
+    for name in ("short", "long", "filler", "filler2"):
+        dispatcher.answer(make_job("first\n", name))
+    gate.clear()
+    seat.done.clear()
+    with ThreadPoolExecutor(9) as threads:
+        threads.submit(dispatcher.answer, make_job("v0\n", "filler"))
+        while dispatcher.state.busy == 0:
+            threading.Event().wait(0.005)
+        for name in ("short", "long", "filler"):
+            threads.submit(dispatcher.answer, make_job("v1\n", name))
+        while dispatcher.state.waiting < 3:
+            threading.Event().wait(0.005)
+        gate.set()
+    assert [name for name, _ in seat.done] == ["filler", "filler", "long", "short"]
+
+
+def test_two_seats_do_not_share_a_problem_while_another_waits(dispatch):
+    gate = threading.Event()
+    seats = [ScriptedSeat(name, gate=gate) for name in "ab"]
+    dispatcher = dispatch(*seats)
+    jobs = [make_job(f"v{n}\n", "one") for n in range(4)] + [make_job("v0\n", "two")]
+    with ThreadPoolExecutor(9) as threads:
+        asked = [threads.submit(dispatcher.answer, job) for job in jobs[:1]]
+        while dispatcher.state.busy == 0:
+            threading.Event().wait(0.005)
+        blocked = [threads.submit(dispatcher.answer, job) for job in jobs[4:] + jobs[1:4]]
+        while dispatcher.state.busy < 2:
+            threading.Event().wait(0.005)
+        working = {desk.doing.job.problem.name for desk in dispatcher._desks.values() if desk.doing}
+        gate.set()
+        [future.result() for future in asked + blocked]
+    assert working == {"one", "two"}
+
+
+def test_the_busy_share_counts_only_time_when_work_was_ready():
+    now = [0.0]
+    gate, seat = threading.Event(), None
+    seat = ScriptedSeat("a", gate=gate)
+    dispatcher = Dispatcher(Seats(seat), look_s=0.01, clock=lambda: now[0])
+    dispatcher.environment_for("cpp")
+    now[0] = 100.0  # nothing was ready
+    with ThreadPoolExecutor(2) as threads:
+        asked = threads.submit(dispatcher.answer, make_job())
+        while dispatcher.state.busy == 0:
+            threading.Event().wait(0.005)
+        now[0] = 130.0
+        gate.set()
+        asked.result()
+    state = dispatcher.state
+    dispatcher.close()
+    assert (state.busy_s, state.ready_s) == (30.0, 30.0)
+
+
+def test_closing_ends_what_waits(dispatch):
+    gate = threading.Event()
+    dispatcher = dispatch(ScriptedSeat("a", gate=gate))
+    with ThreadPoolExecutor(3) as threads:
+        working = threads.submit(dispatcher.answer, make_job())
+        while dispatcher.state.busy == 0:
+            threading.Event().wait(0.005)
+        waiting = threads.submit(dispatcher.answer, make_job("v1\n"))
+        while dispatcher.state.waiting == 0:
+            threading.Event().wait(0.005)
+        ended = threads.submit(dispatcher.close)
+        with pytest.raises(MachineError, match="closed"):
+            waiting.result()
+        gate.set()
+        assert working.result().evaluation.verdict.passed
+        ended.result()

@@ -1,0 +1,383 @@
+"""A spool: claims, leases, answers that count once, workers, and spools that travel as one file."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+from campaign_fakes import ENVIRONMENT, FakeReferee, make_candidate, make_problem
+
+from kernelwright.config import Settings
+from kernelwright.errors import MachineError, MissingToolError, NotYet, StoreError, UsageError
+from kernelwright.pool import Job, OwnSeat, SpoolFolder, SpoolPool, Worker, method_of, pack, unpack, version
+from kernelwright.records import Status
+
+
+class Clock:
+    """A clock that a test moves. Waiting moves it too."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+
+
+def make_job(settings, source="v0\n", name="plus_one", **more):
+    problem = make_problem(name)
+    return Job(
+        version=version(),
+        run="R",
+        problem=problem,
+        backend="cpp",
+        environment=ENVIRONMENT.id,
+        candidate=make_candidate(problem, source),
+        **{"settings": method_of(settings), **more},
+    )
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(store=tmp_path / "store.db", cache_dir=tmp_path / "cache")
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path, clock):
+    return SpoolFolder(tmp_path / "spool", create=True, clock=clock)
+
+
+@pytest.fixture
+def pool(folder):
+    return SpoolPool(folder)
+
+
+class Shop:
+    """Makes workers of a spool, each with its own view of the folder, as another process would have."""
+
+    def __init__(self, path, settings, clock):
+        self.path, self.settings, self.clock = path, settings, clock
+        self.told = []
+
+    def worker(self, referee=None, name="", **more):
+        seat = OwnSeat(self.settings, lambda _: referee or FakeReferee())
+        folder = SpoolFolder(self.path, clock=self.clock)
+        given = {"tell": self.told.append, "wait": self.clock.wait, "clock": self.clock, **more}
+        return Worker(folder, seat, name=name, **given)
+
+
+@pytest.fixture
+def shop(folder, settings, clock):
+    return Shop(folder.path, settings, clock)
+
+
+def post(pool, *jobs):
+    for job in jobs:
+        with pytest.raises(NotYet):
+            pool.answer(job)
+
+
+def test_a_worker_answers_what_was_asked(pool, shop, settings):
+    job = make_job(settings)
+    post(pool, job, job)
+    assert pool.state.waiting == 1
+    report = shop.worker(FakeReferee({"v0": 3.0}), name="w").run(until_empty=True)
+    assert (report.judged, report.why) == (1, "the spool is empty")
+    answer = pool.answer(job)
+    assert answer.evaluation.verdict.speedup("eager").median == 3.0
+    assert answer.evaluation.candidate == job.candidate
+    assert shop.worker().run(until_empty=True).judged == 0
+
+
+def test_the_environment_is_known_from_the_card_of_a_worker(pool, shop):
+    assert not pool.ready("cpp")
+    assert "kernelwright worker --spool" in pool.missing()
+    shop.worker().run(until_empty=True)
+    assert pool.ready("cpp")
+    assert pool.environment_for("cpp") == ENVIRONMENT
+
+
+def test_a_run_that_was_judged_elsewhere_waits_for_that_machine(folder, shop):
+    shop.worker().run(until_empty=True)
+    pool = SpoolPool(folder, expected={"cpp": "another"})
+    assert not pool.ready("cpp")
+    with pytest.raises(MachineError, match="environment another"):
+        pool.environment_for("cpp")
+
+
+def test_one_claim_one_worker(folder, pool, settings, clock):
+    post(pool, make_job(settings))
+    other = SpoolFolder(folder.path, clock=clock)
+    assert folder.claim("a", lambda job: True) is not None
+    assert other.claim("b", lambda job: True) is None
+
+
+def test_the_job_of_a_dead_worker_waits_again_once_its_heartbeats_stop(folder, pool, shop, settings, clock):
+    job = make_job(settings)
+    post(pool, job)
+    folder.claim("dead", lambda job: True)
+    assert folder.take_back() == []
+    clock.now += 59
+    assert folder.take_back() == []
+    clock.now += 2
+    assert [entry.worker for entry in folder.take_back()] == ["dead"]
+    assert [entry.losses for entry in folder.waiting()] == [1]
+    assert shop.worker().run(until_empty=True).judged == 1
+    assert pool.answer(job).evaluation.verdict.passed
+
+
+def test_heartbeats_keep_a_claim(folder, pool, shop, settings, clock):
+    """The worker's clock does not matter: its heartbeats are a number that grows."""
+    shop.worker(name="alive").run(until_empty=True)
+    (beat,) = folder.workers()
+    post(pool, make_job(settings))
+    folder.claim("alive", lambda job: True)
+    for number in range(2, 9):
+        folder.beat(beat.model_copy(update={"beats": number}))
+        assert folder.take_back() == []
+        clock.now += 40
+    clock.now += 61
+    assert len(folder.take_back()) == 1
+
+
+def test_a_worker_waits_for_jobs_that_may_come_back(folder, pool, shop, settings):
+    post(pool, make_job(settings))
+    folder.claim("dead", lambda job: True)
+    report = shop.worker().run(until_empty=True)
+    assert report.judged == 1
+
+
+def test_a_candidate_that_cost_two_workers_is_quarantined_unjudged(folder, pool, shop, settings, clock):
+    job = make_job(settings)
+    post(pool, job)
+    for name in ("first", "second"):
+        folder.claim(name, lambda job: True)
+        folder.take_back()
+        clock.now += 61
+        folder.take_back()
+    referee = FakeReferee()
+    assert shop.worker(referee).run(until_empty=True).judged == 1
+    assert referee.judged == []
+    verdict = pool.answer(job).evaluation.verdict
+    assert (verdict.status, verdict.environment) == (Status.QUARANTINED, ENVIRONMENT.id)
+    assert "2 workers were lost" in verdict.reason
+
+
+def test_the_driver_quarantines_where_no_worker_is_left(folder, pool, shop, settings, clock):
+    shop.worker().run(until_empty=True)
+    job = make_job(settings)
+    post(pool, job)
+    for name in ("first", "second"):
+        folder.claim(name, lambda job: True)
+        pool.look()
+        clock.now += 61
+        pool.look()
+    assert pool.answer(job).evaluation.verdict.status is Status.QUARANTINED
+
+
+def test_the_first_answer_counts(folder, pool, shop, settings, clock):
+    job = make_job(settings)
+    post(pool, job)
+    slow = OwnSeat(settings, lambda _: FakeReferee({"v0": 9.0}))
+    entry, claimed = folder.claim("slow", lambda job: True)
+    late = slow.answer(claimed)
+    folder.release(entry, lost=True)
+    shop.worker(FakeReferee({"v0": 2.0})).run(until_empty=True)
+    assert not folder.finish(entry, late)
+    assert pool.answer(job).evaluation.verdict.speedup("eager").median == 2.0
+    assert folder.state()[:3] == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "0.0.0+other"}, "asked by kernelwright 0.0.0+other"),
+        ({"environment": "another"}, "for environment another"),
+    ],
+)
+def test_a_job_of_another_version_or_machine_is_left_alone(change, said, pool, shop, settings):
+    post(pool, make_job(settings).model_copy(update=change), make_job(settings, "v1\n"))
+    report = shop.worker().run(until_empty=True)
+    assert (report.judged, report.refused) == (1, 1)
+    assert any(said in line for line in shop.told)
+    assert pool.state.waiting == 1
+
+
+def test_a_fault_of_the_problem_is_raised_where_it_was_asked_and_may_be_asked_again(pool, shop, settings):
+    job = make_job(settings)
+    post(pool, job)
+    faults = {"plus_one": [UsageError("no such baseline", hint="use another")]}
+    assert shop.worker(FakeReferee(faults=faults)).run(until_empty=True).faults == 1
+    fault = pool.answer(job).fault
+    with pytest.raises(UsageError, match="no such baseline"):
+        raise fault.error("there")
+    post(pool, job)
+    assert shop.worker().run(until_empty=True).judged == 1
+
+
+def test_a_worker_tries_a_job_again_on_which_the_machine_failed(pool, shop, settings):
+    job = make_job(settings)
+    post(pool, job)
+    referee = FakeReferee(faults={"plus_one": [MachineError("a worker died")]})
+    assert shop.worker(referee).run(until_empty=True).judged == 1
+    assert pool.answer(job).evaluation.verdict.passed
+
+
+def test_a_worker_that_can_judge_nothing_gives_its_job_back(folder, pool, shop, settings):
+    post(pool, make_job(settings))
+    referee = FakeReferee(faults={"plus_one": [MissingToolError("no compiler", hint="install g++")]})
+    with pytest.raises(MissingToolError, match="no compiler"):
+        shop.worker(referee).run(until_empty=True)
+    assert [entry.losses for entry in folder.waiting()] == [0]
+
+
+def test_a_sick_machine_stops_its_worker_and_keeps_the_jobs(folder, pool, shop, settings):
+    post(pool, *(make_job(settings, name=f"p{n}") for n in range(5)))
+    faults = {f"p{n}": [MachineError("xid 79")] * 9 for n in range(5)}
+    with pytest.raises(MachineError, match="on 3 jobs in a row: xid 79"):
+        shop.worker(FakeReferee(faults=faults)).run()
+    assert len(folder.waiting()) == 3
+
+
+def test_a_worker_ends_in_time(pool, shop, settings, clock):
+    jobs = [make_job(settings, f"v{n}\n") for n in range(9)]
+    post(pool, *jobs)
+
+    def slow(point):
+        clock.now += 10 if point.startswith("judging") else 0
+
+    worker = shop.worker(FakeReferee(point=slow))
+    worker._seat.answer = _timed(worker._seat.answer, clock)
+    report = worker.run(within_s=35)
+    assert (report.judged, report.why) == (3, "its time is over")
+
+
+def _timed(answer, clock):
+    def timed(*given):
+        before = clock.now
+        found = answer(*given)
+        return found.model_copy(update={"seconds": clock.now - before})
+
+    return timed
+
+
+def test_jobs_that_take_long_come_first_and_one_problem_keeps_its_session(pool, folder, shop, settings, clock):
+    names = {"short": 1.0, "long": 50.0}
+    opened = []
+    for name, seconds in names.items():
+        pool._seconds[make_problem(name).id].append(seconds)
+    post(pool, *(make_job(settings, f"v{n}\n", name) for n in range(2) for name in names))
+    shop.worker(FakeReferee(point=opened.append)).run(until_empty=True)
+    assert [point for point in opened if point.startswith("open")] == ["open long", "open short"]
+
+
+def test_a_full_disk_is_an_error_and_the_job_comes_back(folder, pool, shop, settings, monkeypatch):
+    post(pool, make_job(settings))
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    worker = shop.worker()
+    publish = worker._folder._publish
+
+    def failing(answer):
+        monkeypatch.setattr("os.fsync", full)
+        return publish(answer)
+
+    worker._folder._publish = failing
+    with pytest.raises(StoreError, match="No space left"):
+        worker.run(until_empty=True)
+    monkeypatch.undo()
+    assert folder.state()[:3] == (1, 0, 0)
+    assert not list((folder.path / "temporary").iterdir())
+    assert shop.worker().run(until_empty=True).judged == 1
+
+
+def test_a_damaged_file_is_put_aside(folder, pool, shop, settings):
+    job = make_job(settings)
+    post(pool, job)
+    (waiting,) = folder.waiting()
+    path = folder.path / "jobs" / waiting.name
+    path.write_text("{")
+    assert shop.worker().run(until_empty=True).judged == 0
+    assert path.with_name(f"{path.name}.damaged").exists()
+    post(pool, job)
+    assert shop.worker().run(until_empty=True).judged == 1
+    folder.answer_path(job.id).write_text("nothing")
+    post(pool, job)
+
+
+def test_an_answer_about_another_candidate_is_no_answer(folder, pool, shop, settings):
+    job, other = make_job(settings), make_job(settings, "v1\n")
+    post(pool, other)
+    shop.worker().run(until_empty=True)
+    text = folder.answer_path(other.id).read_text().replace(other.id, job.id)
+    folder.answer_path(job.id).write_text(text)
+    post(pool, job)
+
+
+@pytest.mark.parametrize("before", ["a file", "a folder of others", "another version"])
+def test_a_folder_of_others_is_refused(before, tmp_path):
+    path = tmp_path / "there"
+    if before == "a file":
+        path.write_text("x")
+    else:
+        path.mkdir()
+        (path / ("spool.json" if before == "another version" else "thesis.tex")).write_text("{}")
+    with pytest.raises(UsageError, match=r"no spool|another version"):
+        SpoolFolder(path, create=True)
+
+
+def test_a_spool_travels_there_and_back(folder, pool, settings, tmp_path, clock):
+    jobs = [make_job(settings, f"v{n}\n") for n in range(3)]
+    post(pool, *jobs)
+    folder.claim("someone", lambda job: True)
+    assert pack(folder, tmp_path / "there.zip") == (3, 0, 0)
+    away = SpoolFolder(tmp_path / "away", create=True, clock=clock)
+    assert unpack(tmp_path / "there.zip", away) == (3, 0, 0)
+    Shop(away.path, settings, clock).worker().run(until_empty=True)
+    assert pack(away, tmp_path / "back.zip") == (0, 3, 1)
+    assert unpack(tmp_path / "back.zip", folder) == (0, 3, 1)
+    assert unpack(tmp_path / "back.zip", folder) == (0, 0, 0)
+    assert folder.state()[:3] == (0, 0, 3)
+    assert all(pool.answer(job).evaluation.verdict.passed for job in jobs)
+    assert pool.environment_for("cpp") == ENVIRONMENT
+
+
+def _with(name, text):
+    def damage(path):
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(name, text)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _with("workers/../../x.json", "{}"),
+        _with("jobs/x.json", "{}"),
+        _with("answers/00.answer.json", json.dumps({"job": "00", "version": "1"})),
+        _with("../escape", ""),
+        lambda path: path.write_bytes(path.read_bytes()[:80]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+    ],
+)
+def test_a_damaged_or_hostile_file_adds_nothing(damage, folder, pool, settings, tmp_path, clock):
+    post(pool, make_job(settings))
+    pack(folder, tmp_path / "there.zip")
+    damage(tmp_path / "there.zip")
+    away = SpoolFolder(tmp_path / "away", create=True, clock=clock)
+    before = sorted(path for path in tmp_path.rglob("*") if path.name != "there.zip")
+    with pytest.raises(UsageError):
+        unpack(tmp_path / "there.zip", away)
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != "there.zip") == before
