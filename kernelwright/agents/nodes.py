@@ -24,7 +24,7 @@ from kernelwright.agents.roles import (
 from kernelwright.agents.step_state import AttemptState, FailureState, ProposalState, StepState, StepTools, attempt_from
 from kernelwright.agents.verifier import Forecast, passes_over, track_record
 from kernelwright.errors import KernelwrightError
-from kernelwright.records import Backend, Candidate, Evaluation
+from kernelwright.records import Backend, Candidate
 
 FAILED_ROUNDS = 3  # rounds in a row without a candidate, after which a problem is given up
 
@@ -166,7 +166,8 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
             twin = find_twin(candidate, context.attempts, action[MACHINE_CODE])
             if twin is not None:
                 return _passed_by(tools, state, context, pending, twin)
-        evaluation = _evaluated(tools, context, candidate, rivals)
+        _ask_for_what_waits(tools, state, context)
+        evaluation = tools.evaluate(candidate, **_beside(context, rivals))
         action = {**action, RIVALS: list(rivals)}
         evaluation_id = tools.ledger.record(evaluation, step=state["round"], action=action)
     entry = AttemptState(
@@ -211,12 +212,25 @@ def _passed_by(
     }
 
 
-def _evaluated(tools: StepTools, context: StepContext, candidate: Candidate, rivals: tuple[str, ...]) -> Evaluation:
-    """Judge a candidate, timed beside earlier candidates of the run if ``rivals`` names some."""
-    if not rivals:
-        return tools.evaluate(candidate)
+def _beside(context: StepContext, rivals: tuple[str, ...]) -> dict[str, tuple[Candidate, ...]]:
+    """How to time a candidate beside earlier candidates of the run, if ``rivals`` names some."""
     known = {attempt.candidate.sha256: attempt.candidate for attempt in context.attempts}
-    return tools.evaluate(candidate, rivals=tuple(known[sha256] for sha256 in rivals))
+    return {"rivals": tuple(known[sha256] for sha256 in rivals)} if rivals else {}
+
+
+def _ask_for_what_waits(tools: StepTools, state: StepState, context: StepContext) -> None:
+    """Have the round's other candidates judged at the same time, where several can be.
+
+    With a Verifier they wait, since it may pass them over.
+    """
+    if tools.ask_ahead is None or tools.verifier is not None:
+        return
+    for other in state["proposals"][1:]:
+        candidate = tools.ledger.proposal(other["proposal"]) if other["proposal"] else None
+        if candidate is None or find_twin(candidate, context.attempts) or tools.ledger.find_evaluation(candidate):
+            continue
+        rivals = tools.strategy.rivals(context, candidate)
+        tools.ask_ahead(candidate, _beside(context, rivals).get("rivals", ()))
 
 
 def wants_again(tools: StepTools, state: StepState) -> bool:
@@ -235,7 +249,7 @@ def judge_again(tools: StepTools, state: StepState) -> dict[str, Any]:
     earlier = [a for a in context.attempts if (a.candidate.sha256, a.purpose) == (wanted.candidate, wanted.purpose)]
     evaluation_id = tools.ledger.find_again(candidate, wanted.purpose, len(earlier))
     if evaluation_id is None:
-        evaluation = _evaluated(tools, context, candidate, wanted.rivals)
+        evaluation = tools.evaluate(candidate, **_beside(context, wanted.rivals))
         action = {RIVALS: list(wanted.rivals)}
         evaluation_id = tools.ledger.record(evaluation, step=state["round"], purpose=wanted.purpose, action=action)
     entry = AttemptState(

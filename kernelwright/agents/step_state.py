@@ -88,8 +88,9 @@ class StepTools:
     starts to build a candidate on cores that time nothing, and returns at once; None without such cores. ``finished``
     is asked after every round; a reason ends the problem's loop for good. ``verifier`` is asked about every candidate
     before it is judged, if there is one. ``machine_code`` builds a candidate and returns the fingerprint of its machine
-    code, or ""; None to compare only texts. ``scratchpad`` summarises the lessons after every ``scratchpad_every``
-    rounds; 0 for never.
+    code, or ""; None to compare only texts. ``ask_ahead`` has a candidate judged that will be evaluated soon, beside
+    rivals, and returns at once; None where candidates are judged one at a time. ``scratchpad`` summarises the lessons
+    after every ``scratchpad_every`` rounds; 0 for never.
     """
 
     problem: Problem
@@ -106,6 +107,7 @@ class StepTools:
     finished: Callable[[StepContext], str] = lambda context: ""
     verifier: Verifier | None = None
     machine_code: Callable[[Candidate], str] | None = None
+    ask_ahead: Callable[[Candidate, tuple[Candidate, ...]], None] | None = None
     scratchpad: Scratchpad | None = None
     scratchpad_every: int = 0
     _seen: dict[str, tuple[AttemptState, Attempt]] = field(default_factory=dict, repr=False, compare=False)

@@ -23,8 +23,14 @@ _COUNTED = ("judge", "judge_sample")
 class LaneSession(Session, Protocol):
     """A session that a lane lends. Its methods run in the thread where the referee works, or in the pool."""
 
+    judges_ahead: bool  # whether several candidates can be judged at the same time
+
     def judge_sample(self, candidate: Candidate, *, control: bool = False) -> Evaluation:
         """Judge one candidate, and add KernelBench's own verdict."""
+        ...
+
+    def judge_ahead(self, candidate: Candidate, depth: Check | None = None) -> None:
+        """Have a candidate judged whose evaluation will be asked for later; returns at once."""
         ...
 
     def close(self) -> None:
@@ -110,6 +116,8 @@ class Lane:
 class _Lent:
     """A :class:`LaneSession`."""
 
+    judges_ahead = False
+
     def __init__(self, lane: Lane, problem: Problem, backend: Backend, on_stage: Callable[[str], None]) -> None:
         self._lane = lane
         self._given = problem, backend, on_stage
@@ -130,6 +138,8 @@ class _Lent:
 
 class _Pooled(_Lent):
     """A :class:`LaneSession` whose candidates are judged in a pool."""
+
+    judges_ahead = True
 
     def __init__(
         self,
@@ -154,6 +164,10 @@ class _Pooled(_Lent):
         """See :class:`LaneSession`."""
         return self._asked(candidate, control=control, kernelbench=True)
 
+    def judge_ahead(self, candidate: Candidate, depth: Check | None = None) -> None:
+        """See :class:`LaneSession`."""
+        self._elsewhere.pool.post(self._job(candidate, depth=Depth.of(depth)))
+
     def compile_ahead(self, backend: Backend) -> None:
         """Do nothing: baselines are compiled where candidates are judged."""
 
@@ -161,9 +175,9 @@ class _Pooled(_Lent):
         """Whether candidates are built here before they are judged elsewhere: never."""
         return False
 
-    def _asked(self, candidate: Candidate, **asked: Any) -> Evaluation:
+    def _job(self, candidate: Candidate, **asked: Any) -> Job:
         (problem, backend, _), elsewhere = self._given, self._elsewhere
-        job = Job(
+        return Job(
             version=version(),
             run=elsewhere.run,
             problem=problem,
@@ -174,7 +188,9 @@ class _Pooled(_Lent):
             **self._common,
             **asked,
         )
-        answer = elsewhere.pool.answer(job, self._on_stage)
+
+    def _asked(self, candidate: Candidate, **asked: Any) -> Evaluation:
+        answer = self._elsewhere.pool.answer(self._job(candidate, **asked), self._on_stage)
         if answer.evaluation is None:
             assert answer.fault is not None
             raise answer.fault.error(answer.seat)

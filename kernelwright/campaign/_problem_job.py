@@ -69,6 +69,10 @@ def _judged_by(
     return session.judge(candidate, Search(rivals=rivals, explain=explain))
 
 
+def _asked_ahead(session: LaneSession, candidate: Candidate, rivals: tuple[Candidate, ...], *, explain: bool) -> None:
+    session.judge_ahead(candidate, Search(rivals=rivals, explain=explain))
+
+
 @dataclass(frozen=True)
 class ProblemJob:
     """The work on one problem. ``run`` returns its row. A resumed job continues where the last one stopped."""
@@ -142,12 +146,12 @@ class ProblemJob:
             return self._skipped(started, reason)
         ledger = StoreLedger(self.store, self.run_id, self.problem.id)
         strategy = self._strategy()
+        explains = isinstance(self.judge, ModelRole)  # a profile helps a model, but not the rules of the offline Judge
         tools = StepTools(
             problem=self.problem,
             coder=self.coder,
             judge=None if isinstance(self.judge, OfflineJudge) and self._many_lines else self.judge,
-            # A profile helps a Judge that is a model, but not the rules of the offline Judge.
-            evaluate=partial(_judged_by, session, explain=isinstance(self.judge, ModelRole)),
+            evaluate=partial(_judged_by, session, explain=explains),
             ledger=ledger,
             bench=Workbench(session.call),
             backend=self.config.backend,
@@ -158,6 +162,7 @@ class ProblemJob:
             finished=self._finished,
             verifier=self.verifier,
             machine_code=session.machine_code,
+            ask_ahead=partial(_asked_ahead, session, explain=explains) if session.judges_ahead else None,
             scratchpad=self.scratchpad,
             scratchpad_every=self.settings.recipe.scratchpad_every,
         )

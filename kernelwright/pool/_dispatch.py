@@ -129,6 +129,7 @@ class Dispatcher:
         self._desks: dict[str, _Desk] = {}
         self._resting: dict[str, float] = {}  # until when seats are not used
         self._waiting: list[_Asked] = []
+        self._posted: dict[str, _Asked] = {}  # whose answers were not asked for yet
         self._seconds: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))  # of a problem's jobs, and how many
         self._environments: dict[Backend, Environment] = {}
         self._threads: list[threading.Thread] = []
@@ -187,12 +188,29 @@ class Dispatcher:
         Raises:
             MachineError: the pool was closed, or has had no seat for a long time.
         """
-        asked = _Asked(job, on_stage, self._clock())
+        asked = self._asked(job, on_stage)
         with self._changed:
+            self._posted.pop(job.id, None)
+        return asked.future.result()
+
+    def post(self, job: Job) -> None:
+        """See :class:`~kernelwright.pool.Pool`."""
+        asked = self._asked(job, lambda stage: None)
+        with self._changed:
+            self._posted[job.id] = asked
+
+    def _asked(self, job: Job, on_stage: Callable[[str], None]) -> _Asked:
+        """The job as it waits. It joins the queue, unless it was posted."""
+        with self._changed:
+            if (posted := self._posted.get(job.id)) is not None:
+                return posted
             self._count()
+            asked = _Asked(job, on_stage, self._clock())
+            if self._over.is_set():
+                raise MachineError("the pool was closed")
             self._waiting.append(asked)
             self._changed.notify_all()
-        return asked.future.result()
+            return asked
 
     def close(self) -> None:
         """End all seats after the work in flight."""

@@ -58,6 +58,10 @@ class Pool(Protocol):
         """
         ...
 
+    def post(self, job: Job) -> None:
+        """Have a job done whose answer will be asked for later; returns at once."""
+        ...
+
     def look(self) -> None:
         """Do what is to be done from time to time, such as giving back the jobs of dead workers."""
         ...

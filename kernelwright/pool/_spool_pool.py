@@ -101,11 +101,7 @@ class SpoolPool:
         """
         found = self._folder.answer(job)
         if found is None:
-            with self._lock:
-                seconds = self._seconds[job.problem.id]
-                expected_s = sum(seconds) / len(seconds) if seconds else None
-                self._folder.post(job, expected_s)
-                self._posted[job.id] = job
+            self.post(job)
             on_stage("posted")
             path = str(self._folder.answer_path(job.id))
             raise NotYet(f"a verdict is awaited in {path}", path=path)
@@ -116,6 +112,13 @@ class SpoolPool:
         if found.fault is not None:
             self._folder.forget(job)  # another try is another question
         return found
+
+    def post(self, job: Job) -> None:
+        """Let a job wait for a worker, unless it is known."""
+        with self._lock:
+            seconds = self._seconds[job.problem.id]
+            self._folder.post(job, sum(seconds) / len(seconds) if seconds else None)
+            self._posted[job.id] = job
 
     def look(self) -> None:
         """Give the jobs of dead workers back. A job that has cost too many workers is answered here."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from campaign_fakes import ENVIRONMENT, FakeReferee, make_problem, register_scripted_roles
+from campaign_fakes import ENVIRONMENT, FakeReferee, line_recipe, make_problem, register_scripted_roles
+from campaign_models import reply_to, tokens_of
+from llm_server import Answer, serve
+from test_campaign_models import settings_of
 
 from kernelwright.campaign import Campaign, SamplePlan, Sampler
 from kernelwright.config import Settings
@@ -212,3 +216,35 @@ def test_an_unknown_pool_is_refused_before_a_run_begins(spec, tmp_path):
         with pytest.raises(UsageError, match="unknown pool"):
             Campaign(settings, store, open_referee=lambda _: referee()).run(PROBLEMS)
         assert store.runs() == []
+
+
+@pytest.mark.parametrize("recipe", ["best-of-n", "line"])
+def test_all_samples_of_a_round_are_asked_for_at_once(recipe, tmp_path):
+    """So a batch of a model's candidates needs one trip to the machine that judges, not one for each."""
+    recipe = line_recipe(tmp_path) if recipe == "line" else recipe
+    judge, spool = FakeReferee(), SpoolFolder(tmp_path / "spool", create=True)
+
+    def ideas(asked):
+        reply = json.loads(reply_to(asked))
+        if "source" in reply:  # a model that is asked the same thing again has another idea
+            reply["source"] = f"v{asked.number}\n{reply['source']}"
+        return Answer(json.dumps(reply), tokens_of(asked))
+
+    with serve(ideas) as server:
+        settings = settings_of(
+            tmp_path, server, recipe=recipe, recipe_samples=4, rounds=1, pool=f"spool:{spool.path}", mailbox_minutes=0
+        )
+        worker = OwnSeat(settings, lambda _: judge)
+        Worker(spool, worker).run(until_empty=True)
+        with Store.open(settings.store) as store:
+            result = Campaign(settings, store, open_referee=lambda _: FakeReferee()).run(PROBLEMS[:2])
+            assert result.reason == "replies"
+            assert len(spool.waiting()) == 8
+            trips = 0
+            while result.status != "finished":
+                trips += 1
+                Worker(spool, worker).run(until_empty=True)
+                result = Campaign(settings, store, open_referee=lambda _: FakeReferee()).resume(result.run_id)
+    assert trips <= 3  # the candidates, and the confirmations of the winner and the runner-up
+    assert max(Counter(judge.judged).values()) == 1
+    assert len(judge.judged) >= 10
