@@ -107,7 +107,8 @@ def verdict_of(status: Status, environment: str, confirmed: bool, rng: random.Ra
     )
 
 
-def seed(path: Path, evaluations: int, tell=print) -> None:
+def seed(path: Path, evaluations: int, tell=print, *, first_number: int = 0) -> None:
+    """Fill a store. Stores that were filled from other first numbers share problems and environments, and no kernel."""
     rng = random.Random(7)
     environments = [
         Environment(
@@ -135,7 +136,7 @@ def seed(path: Path, evaluations: int, tell=print) -> None:
     began = time.monotonic()
     for first in range(0, evaluations, BATCH):
         database.execute("BEGIN")
-        for number in range(first, min(first + BATCH, evaluations)):
+        for number in range(first_number + first, first_number + min(first + BATCH, evaluations)):
             _one(database, number, rng, problems, versions, environments, runs)
         database.execute("COMMIT")
         if first % (10 * BATCH) == 0:

@@ -12,6 +12,7 @@ from kernelwright.agents.llm import Limits, ModelClient, Models
 from kernelwright.campaign._lane import Elsewhere, Lane
 from kernelwright.campaign._results import CampaignEvent, CampaignResult, RunStatus
 from kernelwright.campaign._schedule import Schedule
+from kernelwright.campaign.live import LiveKeeper
 from kernelwright.campaign.runs import BUDGETS, STATUS_OF_STOP, rows_of
 from kernelwright.campaign.searched import languages_of
 from kernelwright.campaign.stopping import DeviceSeconds, StopWatch, stop_on_signals
@@ -92,7 +93,8 @@ class Driver:
         self._store = store
         self._open_referee = open_referee
         self._open_pool = open_pool
-        self._tell = tell
+        self._listener = tell
+        self._live: LiveKeeper | None = None  # while a run is driven
         self._wait = wait
         self._signals = signals
 
@@ -116,18 +118,19 @@ class Driver:
         left_s = None if config.max_minutes is None else config.max_minutes * SECONDS_PER_MINUTE - run.spent_s
         spent = DeviceSeconds(self._store, run.id)
         watch = StopWatch(budget_s=left_s, asked=lambda: self._asked_to_stop(run.id, config, spent))
-        self._store.set_run_status(run.id, "running")
-        self._emit("run-started", run=run.id, problems=list(config.problems), rounds=rounds, done=done)
-        status: RunStatus = "failed"
-        reason = ""
-        try:
-            with self._signals_to(watch):
-                reason = self._await_pool(run, watch) or work(watch)
-            status = STATUS_OF_STOP.get(reason) or ended()
-        except KeyboardInterrupt:
-            status, reason = "interrupted", "interrupted"
-        finally:
-            self._close(run.id, status, watch.seconds)
+        with self._kept_live(run):
+            self._store.set_run_status(run.id, "running")
+            self._emit("run-started", run=run.id, problems=list(config.problems), rounds=rounds, done=done)
+            status: RunStatus = "failed"
+            reason = ""
+            try:
+                with self._signals_to(watch):
+                    reason = self._await_pool(run, watch) or work(watch)
+                status = STATUS_OF_STOP.get(reason) or ended()
+            except KeyboardInterrupt:
+                status, reason = "interrupted", "interrupted"
+            finally:
+                self._close(run.id, status, watch.seconds)
         return CampaignResult(
             run_id=run.id,
             status=status,
@@ -168,6 +171,7 @@ class Driver:
         def meanwhile() -> None:
             if run.pool is not None:
                 run.pool.look()
+            self._tick()
 
         schedule = Schedule(
             watch,
@@ -178,6 +182,8 @@ class Driver:
             abort=abort,
             meanwhile=meanwhile,
         )
+        if self._live is not None:
+            self._live.awaits(lambda: schedule.awaited)
         with closing(lane):
             yield AtWork(schedule, lane, clients)
 
@@ -208,6 +214,7 @@ class Driver:
                 told = True
             if patience is not None and watch.seconds >= patience * SECONDS_PER_MINUTE:
                 return "replies"
+            self._tick()
             if reason := watch.wait(_LOOK_S):
                 return reason
         return ""
@@ -239,6 +246,24 @@ class Driver:
             self._store.add_run_seconds(run_id, seconds)
             if self._store.run_status(run_id) != "cancelled":
                 self._store.set_run_status(run_id, status)
+
+    @contextmanager
+    def _kept_live(self, run: Underway) -> Iterator[None]:
+        """Keep the record that others watch the run by."""
+        with LiveKeeper(self._store, run.id, pool=run.pool) as self._live:
+            try:
+                yield
+            finally:
+                self._live = None
+
+    def _tick(self) -> None:
+        if self._live is not None:
+            self._live.tick()
+
+    def _tell(self, event: CampaignEvent) -> None:
+        if (live := self._live) is not None:
+            live.heed(event)
+        self._listener(event)
 
     def _emit(self, kind: Any, problem: str = "", **data: Any) -> None:
         self._tell(CampaignEvent(kind, problem, data))

@@ -11,13 +11,26 @@ from typing import Self
 from kernelwright.errors import StoreError, UsageError
 
 
+def folder_of_locks(store_path: Path) -> Path:
+    """The folder beside a store that holds the locks of its runs."""
+    return store_path.with_name(f"{store_path.name}.locks")
+
+
 def is_held(store_path: Path, name: str) -> bool:
     """Whether a live process holds the lock of that name now."""
+    return is_locked(folder_of_locks(store_path) / f"{name}.lock")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds the lock at a path now. Nothing is written."""
     try:
-        with RunLock(store_path, name):
-            return False
-    except UsageError:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    except OSError:
+        return False
+    return False
 
 
 class RunLock:
@@ -33,7 +46,7 @@ class RunLock:
 
     def __init__(self, store_path: Path, run_id: str) -> None:
         self.run_id = run_id
-        self.path = store_path.with_name(f"{store_path.name}.locks") / f"{run_id}.lock"
+        self.path = folder_of_locks(store_path) / f"{run_id}.lock"
         self._fd = -1
 
     def __enter__(self) -> Self:

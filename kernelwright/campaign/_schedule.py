@@ -60,6 +60,11 @@ class Schedule(Generic[Job]):
         self._waiting: list[_Waiting[Job]] = []
         self._reason = ""
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The places at which replies and verdicts are awaited. Any thread may ask."""
+        return tuple(place for waiting in self._waiting for place in waiting.places)
+
     def run(self, jobs: Sequence[Job]) -> str:
         """Do all jobs; returns why the run stopped before its end, or an empty string."""
         todo = deque(jobs)
@@ -116,7 +121,7 @@ class Schedule(Generic[Job]):
 
     def _await_answers(self) -> list[Job]:
         """Wait until a job has a reply or a verdict; returns all jobs that can continue."""
-        self._tell_waiting([place for waiting in self._waiting for place in waiting.places])
+        self._tell_waiting(self.awaited)
         until = None if self._patience_s is None else self._watch.seconds + self._patience_s
         while not (ready := self._answered()):
             self._meanwhile()

@@ -28,6 +28,7 @@ from kernelwright.cli._bench_work import (
 )
 from kernelwright.cli._common import Common, budget_options, common_options, pool_option
 from kernelwright.cli._fit import fit_option
+from kernelwright.cli._metrics import metrics_option, run_metrics
 from kernelwright.cli._optimize import EXIT_NOT_ALL
 from kernelwright.cli._problems import suite_dir_option
 from kernelwright.cli._tables import duration, table
@@ -84,20 +85,25 @@ def writer_options(command: Command) -> Command:
 @writer_options
 @problem_options
 @budget_options
+@metrics_option
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as an HTML page.")
 @click.option(
     "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as Markdown with plot files."
 )
 @common_options
-def run(common: Common, name: str, html: Path | None, markdown: Path | None, **asked: Any) -> int:
+def run(
+    common: Common, name: str, metrics_port: int | None, html: Path | None, markdown: Path | None, **asked: Any
+) -> int:
     """Write samples, judge them, and report: generate, evaluate and report in one.
 
     With the NAME of an existing bench, the command continues it. Samples and verdicts that exist are kept.
     """
     settings, _ = common.sized_settings()
     with common.open_store(settings) as store:
-        found = begin_bench(common, store, name, **asked)
-        result = work_on(common, store, found, write=True, judge=True, budgets=given_budgets(asked))
+        with run_metrics(metrics_port, store.path) as heeding:
+            found = begin_bench(common, store, name, **asked)
+            budgets = given_budgets(asked)
+            result = work_on(common, store, found, write=True, judge=True, budgets=budgets, heeding=heeding)
         return end_bench(common, store, result, name, html=html, markdown=markdown)
 
 

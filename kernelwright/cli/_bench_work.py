@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from kernelwright.errors import UsageError
 if TYPE_CHECKING:
     from kernelwright.bench import StoredBench
     from kernelwright.campaign import CampaignResult
+    from kernelwright.cli._progress import Listener
     from kernelwright.config import Settings
     from kernelwright.store import RunRow, Store
 
@@ -134,12 +135,13 @@ def work_on(
     write: bool,
     judge: bool,
     budgets: Mapping[str, float | None] | None = None,
+    heeding: Callable[[Listener], Listener] = lambda listener: listener,
 ) -> CampaignResult:
     from kernelwright.campaign import Sampler
 
     with show_progress() as listener:
         settings, _ = common.sized_settings()
-        sampler = Sampler(settings, store, tell=listener, signals=True)
+        sampler = Sampler(settings, store, tell=heeding(listener), signals=True)
         return sampler.work(found.id, write=write, judge=judge, **(budgets or {}))
 
 

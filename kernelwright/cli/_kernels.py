@@ -42,7 +42,7 @@ def best(common: Common, problem: str | None, baseline: str, confirmed: bool) ->
     wanted = find_problem(problem, settings.suite_dirs) if problem else None
     with common.open_store(settings, readonly=True) as store:
         rows = store.best(baseline=baseline, confirmed_only=confirmed)
-        of_rows = {row.problem: store.problem(row.problem) for row in rows}
+        of_rows = {name: store.problem(name) for name in {row.problem for row in rows}}
         if wanted is not None:
             rows = [row for row in rows if _is_of(of_rows[row.problem], wanted)]
         lints = known_findings([of_rows[row.problem] for row in rows], settings)

@@ -24,7 +24,7 @@ def known_findings(problems: Iterable[Problem], settings: Settings) -> dict[str,
     from kernelwright.datasets import LintRecords
 
     records = LintRecords(settings.cache_dir)
-    return {problem.id: records.known(problem) for problem in problems}
+    return {name: records.known(problem) for name, problem in {one.id: one for one in problems}.items()}
 
 
 def findings_of_rows(store: Store, rows: Sequence[RunResult], run_id: str, settings: Settings) -> Findings:

@@ -21,6 +21,7 @@ from kernelwright.cli._common import (
 )
 from kernelwright.cli._fit import fit_option, fitted_problems
 from kernelwright.cli._lint import cell, findings_of_rows, footnotes, known_findings, with_rules
+from kernelwright.cli._metrics import metrics_option, run_metrics
 from kernelwright.cli._progress import show_progress
 from kernelwright.cli._tables import (
     duration,
@@ -149,6 +150,7 @@ def _fault_row(name: str, error: KernelwrightError) -> RunResult:
     "--suite-dir", "suite_dirs", multiple=True, type=click.Path(path_type=Path), help="Folder of more suites."
 )
 @fit_option
+@metrics_option
 @click.option("--dry-run", is_flag=True, help="Print the plan and its expected cost, and do nothing.")
 @common_options
 def optimize(
@@ -159,6 +161,7 @@ def optimize(
     everything: bool,
     variant: str | None,
     fit: bool,
+    metrics_port: int | None,
     dry_run: bool,
     **flags: Any,
 ) -> int:
@@ -186,8 +189,12 @@ def optimize(
         return _show_plan(common, chosen, settings)
     from kernelwright.campaign.variants import EVERY
 
-    with common.open_store(settings) as store, show_progress() as listener:
-        campaign = Campaign(settings, store, tell=listener, signals=True)
+    with (
+        common.open_store(settings) as store,
+        run_metrics(metrics_port, store.path) as heeding,
+        show_progress() as listener,
+    ):
+        campaign = Campaign(settings, store, tell=heeding(listener), signals=True)
         result = campaign.run(chosen.problems, every_variant=variant == EVERY)
         result = result.model_copy(update={"rows": (*result.rows, *chosen.faults)})
         lints = findings_of_rows(store, result.rows, result.run_id, settings)
@@ -197,8 +204,9 @@ def optimize(
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @budget_options
+@metrics_option
 @common_options
-def resume(common: Common, run_id: str, **budgets: float | None) -> int:
+def resume(common: Common, run_id: str, metrics_port: int | None, **budgets: float | None) -> int:
     """Continue a run that was interrupted, paused or killed.
 
     RUN is a run's id, or 'last'. No finished evaluation is repeated, and no reply is paid for twice. Budgets given
@@ -215,8 +223,8 @@ def resume(common: Common, run_id: str, **budgets: float | None) -> int:
             return resume_tuning(common, settings, store, run, budgets)
         if run.config.recipe == "rl":
             raise UsageError(f"run {run.id} is a training run", hint="kernelwright rl train --resume DIR continues it")
-        with show_progress() as listener:
-            result = Campaign(settings, store, tell=listener, signals=True).resume(run.id, **budgets)
+        with run_metrics(metrics_port, store.path) as heeding, show_progress() as listener:
+            result = Campaign(settings, store, tell=heeding(listener), signals=True).resume(run.id, **budgets)
         lints = findings_of_rows(store, result.rows, result.run_id, settings)
     return report(common, result, settings.with_values(baselines=run.config.baselines), lints)
 

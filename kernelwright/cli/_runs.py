@@ -13,7 +13,8 @@ import click
 
 from kernelwright.cli._common import Common, budget_options, common_options, stdout_console
 from kernelwright.cli._lint import findings_of_rows, footnotes, with_rules
-from kernelwright.cli._tables import duration, language_line, result_tables, short, table, variant_lines
+from kernelwright.cli._tables import duration, language_line, plain_text, result_tables, short, table, variant_lines
+from kernelwright.cli._watch import head_line, live_lines, problem_line, watch, winner_line
 from kernelwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,15 +36,13 @@ def find_run(store: Store, name: str) -> RunRow:
     Raises:
         UsageError: no run or several runs match.
     """
-    known = store.runs(limit=1000)
     if before := _BEFORE_LAST.fullmatch(name):
-        number = int(before[1] or 0)
-        found = known[number : number + 1]
+        found = store.query("SELECT id FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?", [int(before[1] or 0)])
     else:
-        found = [run for run in known if run.id == name] or [run for run in known if run.id.startswith(name.upper())]
+        found = store.query("SELECT id FROM runs WHERE id >= :name AND id < :name || '~'", {"name": name.upper()})
     if len(found) == 1:
-        return found[0]
-    if not known:
+        return store.run(found[0]["id"])
+    if not store.runs(limit=1):
         raise UsageError("this store holds no run", hint=f"name another store with --store; this one is {store.path}")
     problem = "no run" if not found else "several runs start with"
     raise UsageError(f"{problem} {name!r}", hint="'kernelwright runs list' shows them; 'last' is the latest")
@@ -89,21 +88,27 @@ def list_runs(common: Common, limit: int) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="RUN")
+@click.option("--watch", "watches", is_flag=True, help="Show how the run stands every 2 s (--json: as lines of JSON).")
 @common_options
-def show(common: Common, run_id: str) -> None:
+def show(common: Common, run_id: str, watches: bool) -> None:
     """Show one run with its problems. RUN is an id, the start of an id, or 'last'."""
     from rich.markup import escape
 
     from kernelwright.campaign import languages_of, rows_of
     from kernelwright.campaign.ledger import duplicates_of, verifier_record
+    from kernelwright.campaign.live import Watcher
 
     settings = common.settings()
     with common.open_store(settings, readonly=True) as store:
         run = find_run(store, run_id)
+        watcher = Watcher(store, run.id)
+        if watches:
+            watch(common, watcher)
+            return
+        standing = watcher.look()
         rows = rows_of(store, run.id)
         lints = findings_of_rows(store, rows, run.id, settings)
         costs, counts = store.run_costs(run.id), store.request_counts(run.id)
-        device_s = store.device_seconds(run.id)
         verifier = verifier_record(store, run.id)
         differing = [event.data for event in store.events(run.id, kind="prompt-differs")]
         duplicates = [
@@ -111,11 +116,13 @@ def show(common: Common, run_id: str) -> None:
         ]
     config = run.config
     lines = [
-        f"run {run.id}: {run.status}, {duration(run.seconds)}",
+        head_line(standing),
         f"coder {config.coder}, judge {config.judge}, {language_line(languages_of(config))}, {config.rounds} rounds, "
         f"sandbox {config.sandbox}, threads {config.threads}",
     ]
-    lines += _spending(config, costs, device_s)
+    lines += _spending(config, costs, standing.device_seconds)
+    lines += map(escape, map(plain_text, filter(None, (problem_line(standing), winner_line(standing)))))
+    lines += map(escape, map(plain_text, live_lines(standing)))
     if verifier is not None:
         lines.append(_verifier_line(config.verifier, verifier))
     if duplicates:
@@ -131,7 +138,8 @@ def show(common: Common, run_id: str) -> None:
         "status": run.status,
         "seconds": run.seconds,
         "config": config,
-        "device_seconds": round(device_s, 3),
+        "device_seconds": round(standing.device_seconds, 3),
+        "standing": standing,
         "costs": costs,
         "requests": counts,
         "verifier": verifier,

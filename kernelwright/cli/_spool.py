@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelwright.cli._common import Common, common_options, say
+from kernelwright.cli._metrics import metrics_option, worker_metrics
 from kernelwright.cli._signals import stop_on_signals
 from kernelwright.cli._tables import plain_text, table
 
@@ -27,8 +28,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Begin no job that would end after this time."
 )
 @click.option("--sandbox", metavar="S", help="bwrap, docker, process or none.")
+@metrics_option
 @common_options
-def worker(common: Common, folder: Path, until_empty: bool, max_minutes: float | None, **flags: Any) -> int:
+def worker(
+    common: Common,
+    folder: Path,
+    until_empty: bool,
+    max_minutes: float | None,
+    metrics_port: int | None,
+    **flags: Any,
+) -> int:
     """Judge the jobs of a spool on this machine.
 
     'kernelwright optimize --pool spool:DIR' writes the jobs. Any number of workers may share a spool. Ctrl-C ends after
@@ -37,7 +46,7 @@ def worker(common: Common, folder: Path, until_empty: bool, max_minutes: float |
     from kernelwright.pool import OwnSeat, SpoolFolder, Worker
 
     spool, seat = SpoolFolder(folder, create=True), OwnSeat(common.settings(**flags))
-    with stop_on_signals("the job in flight") as stopping:
+    with worker_metrics(metrics_port, SpoolFolder(folder)), stop_on_signals("the job in flight") as stopping:
         say(f"worker of {spool.path}; Ctrl-C ends")
         report = Worker(
             spool, seat, tell=lambda line: say(f"  {plain_text(line)}"), stop=stopping.is_set, wait=stopping.wait

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kernelwright.codegen._attention_range import visible_keys
+from kernelwright.codegen._domain import Coarse, NotFusible
 from kernelwright.codegen._ir import POINTWISE, Index, Program, Value, reachable, through_view
-from kernelwright.codegen._nest import Nest, NotFusible, analyse_over
+from kernelwright.codegen._nest import Nest, analyse_over
 from kernelwright.codegen._products import access
 from kernelwright.codegen._size import Affine, Loop, Size, delinearise, linearise, product, refine
 
@@ -247,13 +248,28 @@ class Finder:
         """What is found over those batch loops with which the fewest operands are copied."""
         best: tuple[int, _Kind] | None = None
         for pieces in (grid, *_finer(grid, ends)):
-            found = attempt([Loop(f"b{n}", size) for n, size in enumerate(pieces)])
+            found = self._with_finer(pieces, attempt)
             copies = sum(read.is_view for read, _ in found.reads) if found is not None else 0
             if found is not None and (best is None or copies < best[0]):
                 best = (copies, found)
             if best is None or best[0] == 0:
                 break
         return best[1] if best is not None else None
+
+    def _with_finer(self, pieces: Sequence[Size], attempt: Callable[[list[Loop]], _Kind | None]) -> _Kind | None:
+        """What is found over these batch loops, cut where an index through a view asks for finer ones.
+
+        Raises:
+            NotFusible: the scores have no nest over any such loops.
+        """
+        while True:
+            loops = [Loop(f"b{n}", size) for n, size in enumerate(pieces)]
+            try:
+                return attempt(loops)
+            except Coarse as coarse:
+                if coarse.loop not in loops:
+                    raise
+                pieces = [loop.extent for loop in coarse.cut(loops)]
 
     def _over(
         self, batch: list[Loop], value: Value, softmax: _Softmax, first: Value, region: set[Value]

@@ -22,8 +22,9 @@ from kernelwright.codegen._attention import (
     runs_along,
     views_of,
 )
+from kernelwright.codegen._domain import NotFusible
 from kernelwright.codegen._ir import POINTWISE, Index, Program, Value, root
-from kernelwright.codegen._nest import Expr, NotFusible, analyse_over
+from kernelwright.codegen._nest import Expr, analyse_over
 from kernelwright.codegen._products import access
 from kernelwright.codegen._size import Affine, Loop, delinearise, linearise
 

@@ -122,6 +122,13 @@ class Builder:
         """The value as row-major memory. A view is copied."""
         return self.pointwise("copy", value) if value.is_view else value
 
+    def copied(self, value: Value) -> Value:
+        """The value in memory of its own. Torch copies dtypes that no kernel is written for."""
+        if value.dtype in self.rank:
+            return self.pointwise("copy", value)
+        attrs = {"aten": "clone.default", "kwargs": {}, "extra": (), "reason": f"dtype {value.dtype}"}
+        return self.make("extern", (value,), value.shape, value.dtype, "clone", multiple=False, **attrs)
+
     def held(self, value: Value) -> tuple[Value, Shape]:
         """The value as row-major memory, and the shape to see it in. Only a view that reorders is copied."""
         source = value

@@ -8,10 +8,15 @@ from kernelwright.codegen._ir import Value
 from kernelwright.codegen._size import Loop, Shape, Size, product, refine
 
 
-class Coarse(Exception):
+class NotFusible(Exception):
+    """These values don't fit into one loop nest; the message says why (for the report)."""
+
+
+class Coarse(NotFusible):
     """The index through a view is affine only if ``loop`` is cut, into a loop and an inner one of ``inner`` steps."""
 
     def __init__(self, loop: Loop, inner: Size) -> None:
+        super().__init__("the index through a view is affine only in finer loops")
         self.loop, self.inner = loop, inner
 
     def cut(self, loops: Sequence[Loop]) -> list[Loop]:

@@ -20,7 +20,7 @@ from kernelwright.codegen._file import (
 )
 from kernelwright.codegen._forward import ForwardWriter
 from kernelwright.codegen._graph import Graph, Repeat
-from kernelwright.codegen._ir import Program, root
+from kernelwright.codegen._ir import Program
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import OWN_KINDS, Plan
 from kernelwright.codegen._repeat import loop_function, loop_report
@@ -139,7 +139,8 @@ class Emitter(ABC, Generic[Kernel, Forward]):
         inner = self.writer(plan.program, loop.step)
         places = {n: f"{value.name}_out_{n}" for n in collected}
         inner.sizes.atoms.setdefault(loop.steps, "count")
-        inner.placed = {root(plan.program.outputs[n]): f"{place}[step]" for n, place in reversed(places.items())}
+        for number, place in places.items():
+            inner.place(plan.program.outputs[number], f"{place}[step]")
         self.forward, self.graph, self.plan = inner, loop.step, plan
         for one in plan.steps:
             self.step(one)

@@ -209,9 +209,16 @@ class ForwardWriter:
 
     # ------------------------------------------------------------------------------------------ the whole
 
-    def is_placed(self, value: Value, text: str) -> bool:
+    def place(self, value: Value, text: str) -> None:
+        """Let a value, or the one that it is a view of, be computed in memory that is there already."""
+        base = root(value)
+        if base.shape != value.shape:
+            text = f"{text}.view({', '.join(self.sizes.expr(s) for s in base.shape) or '()'})"
+        self.placed[base] = text
+
+    def is_placed(self, value: Value) -> bool:
         """Whether a value was computed in memory that was there already."""
-        return self.placed.get(root(value)) == text and f"{root(value).name} = {text}" in self.lines
+        return f"{root(value).name} = {self.placed.get(root(value))}" in self.lines
 
     def returned(self, value: Value) -> str:
         """An output in its own shape: it may have been computed in the memory of a view's base."""

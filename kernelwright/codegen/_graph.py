@@ -145,6 +145,7 @@ class Graph:
         carry: how much of the reference's text the constructor needs (see ``_constructor.py``).
         writes: dotted names of the buffers that forward changes, each with its new value.
         gradient: the backward pass, if gradients are wanted.
+        is_step: whether this is one step of a loop. Its outputs lie in memory of their own.
         payload: the JSON object that this graph was read from.
     """
 
@@ -161,6 +162,7 @@ class Graph:
     carry: Carry = "needed"
     writes: tuple[tuple[str, Ref], ...] = ()
     gradient: Gradient | None = None
+    is_step: bool = False
     payload: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
@@ -300,7 +302,7 @@ def _node(entry: Mapping[str, Any], variants: int) -> Node:
 
 
 def _repeat(entry: Mapping[str, Any], variants: int) -> Repeat:
-    step = _part(entry, variants)
+    step = replace(_part(entry, variants), is_step=True)
     _names(item.target for item in step.inputs)
     taken = ((int(t["input"]), _size(t["start"], variants), _size(t["stride"], variants)) for t in entry["taken"])
     carried = tuple((int(c["input"]), int(c["output"])) for c in entry["carried"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from kernelwright.codegen import (
 )
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
-from kernelwright.codegen._ir import POINTWISE, Program, Value, reachable
+from kernelwright.codegen._ir import POINTWISE, Program, Value, reachable, root
 from kernelwright.codegen._registry import TABLE
 from kernelwright.codegen._size import product
 
@@ -52,6 +52,7 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
         for index, value in enumerate(results):
             tensors[node.name, index] = value
     outputs = [tensors[ref.name, ref.index] for ref in graph.outputs]
+    outputs = _in_memory(builder, outputs) if graph.is_step else outputs
     writes, counters = [], []
     for target, ref in graph.writes:
         value = tensors[ref.name, ref.index]
@@ -68,11 +69,24 @@ def lower(graph: Graph, keep: frozenset[str] = frozenset(), backend: str = "cpp"
 
 def _loop(builder: Builder, node: Node, tensors: Mapping[tuple[str, int], Value]) -> list[Value]:
     """The results of a loop, whose arguments are in memory."""
-    given = tuple(builder.in_memory(_resolve(a, tensors)) for a in node.args)
+    arguments = [_resolve(a, tensors) for a in node.args]
+    given = tuple(builder.copied(a) if a.is_view else a for a in arguments)
     first = node.outputs[0]
     loop = builder.make("repeat", given, first.shape, first.dtype, "loop", repeat=node.repeat)
     others = enumerate(node.outputs[1:], start=1)
     return [loop, *(builder.make("second", (loop,), o.shape, o.dtype, f"{loop.name}_{n}", index=n) for n, o in others)]
+
+
+def _in_memory(builder: Builder, outputs: Iterable[Value]) -> list[Value]:
+    """The outputs of a step, each in memory of its own: the next step reads that memory, or it is part of a result."""
+    found: list[Value] = []
+    for output in outputs:
+        source = output
+        while source.op == "reshape":
+            source = source.args[0]
+        shared = source.op != "leaf" and any(root(one) is source for one in found)
+        found.append(builder.copied(output) if shared or source.is_view else output)
+    return found
 
 
 def _small_parts_apart(builder: Builder, outputs: list[Value]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from kernelwright.codegen._domain import Coarse, domain_of, loops_of
+from kernelwright.codegen._domain import Coarse, NotFusible, domain_of, loops_of
 from kernelwright.codegen._ir import Index, Value, broadcast_index, root, through_view
 from kernelwright.codegen._size import Affine, Loop, Shape, Size, contiguous_strides, delinearise, linearise, product
 
@@ -20,10 +20,6 @@ Mode = Literal["pointwise", "row", "column"]
 LONG_ROW = 512
 SHORT_ROW = 64
 CHUNK = 4096  # elements per partial sum where everything is reduced
-
-
-class NotFusible(Exception):
-    """These values don't fit into one loop nest; the message says why (for the report)."""
 
 
 @dataclass(eq=False)
@@ -199,6 +195,9 @@ class _Visitor:
         if value.is_view:
             through = through_view(value, index, self.variants)
             if through is None:
+                source: Value = value.args[0]
+                if value.op == "reshape" and not source.is_view and source not in self.region:
+                    return self._load(source, index, value.shape)  # elements lie in the same order
                 self._ask_for_finer_loops(value, index)
                 raise NotFusible(f"the index through {value.name} is not affine")
             return self.visit(value.args[0], through)
@@ -228,8 +227,9 @@ class _Visitor:
                 if fits and loop in self.loops and not inner.equals(1) and inner != loop.extent:
                     raise Coarse(loop, inner)
 
-    def _load(self, value: Value, index: Index) -> Expr:
-        position = self._flat(linearise(index, value.shape, self.variants))
+    def _load(self, value: Value, index: Index, shape: Shape | None = None) -> Expr:
+        """Read a value, or what a reshape to ``shape`` makes of it."""
+        position = self._flat(linearise(index, value.shape if shape is None else shape, self.variants))
         for expr in self.order:
             if expr.kind == "load" and expr.value is value and expr.position == position and expr.guards == self.guards:
                 return expr

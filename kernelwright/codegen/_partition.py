@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelwright.codegen._domain import NotFusible
 from kernelwright.codegen._ir import Program, Value, root
-from kernelwright.codegen._nest import Expr, Nest, NotFusible, analyse
+from kernelwright.codegen._nest import Expr, Nest, analyse
 
 _CHEAP = 32  # flops per element up to which computing a value again beats writing and reading it, on a GPU
 _MANY, _SMALL = 8, 1 << 18  # readers of one element; elements up to which a launch costs more than any work

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kernelwright.codegen._domain import NotFusible
 from kernelwright.codegen._ir import HALVES, STORED_TYPES, Index, Program, Value, root, through_view
 from kernelwright.codegen._kernel import Argument, Function, NestWriter
 from kernelwright.codegen._names import KernelSizes
-from kernelwright.codegen._nest import Nest, NotFusible, analyse, is_element
+from kernelwright.codegen._nest import Nest, analyse, is_element
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
 

@@ -53,7 +53,7 @@ def loop_function(
     body += inner.lines
     outputs = inner.program.outputs
     for number, place in places.items():
-        if not inner.is_placed(outputs[number], f"{place}[step]"):
+        if not inner.is_placed(outputs[number]):
             body.append(f"{place}[step].copy_({inner.returned(outputs[number])})")
     moved = [(leaves[loop.step.inputs[n].target].name, inner.returned(outputs[m])) for n, m in loop.carried
              if loop.step.inputs[n].target in leaves]  # fmt: skip

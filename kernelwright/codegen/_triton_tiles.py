@@ -305,7 +305,8 @@ class TileWriter:
                      for sign, size in zip((">=", "<"), expr.bounds, strict=True) if size is not None]  # fmt: skip
             return " & ".join(tests)
         if value.op == "full":
-            return f"tl.full((), {self._number(value.args[0], value.dtype)}, tl.{tile_type(value.dtype)})"
+            kind = "int1" if value.dtype == "bool" else tile_type(value.dtype)
+            return f"tl.full((), {self._number(value.args[0], value.dtype)}, tl.{kind})"
         return self._cast(expr) if value.op == "cast" else self._operation(expr)
 
     def _cast(self, expr: Expr) -> str:

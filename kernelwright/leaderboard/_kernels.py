@@ -238,6 +238,9 @@ def lead_of(store: Store, candidate: Candidate, shown: StoredEvaluation | None) 
         )
         matching = [row for row in rows if row["prompt_sha256"] == candidate.prompt_sha256]
         for row in matching or rows:
-            text = store.get_text(row["reply_sha256"])
+            try:
+                text = store.get_text(row["reply_sha256"])
+            except UsageError:  # it was pruned
+                continue
             replies.append({**row, "call": row, "text": text[:_REPLY_CHARS], "cut": len(text) > _REPLY_CHARS})
     return Lead(notes[-4:], replies)

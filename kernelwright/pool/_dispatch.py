@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -89,6 +89,7 @@ class _Desk:
     faults: int = 0
     open_problems: deque[str] = field(default_factory=lambda: deque(maxlen=2))
     ending: bool = False
+    wake: threading.Condition | None = None  # while the seat is idle
 
 
 class Dispatcher:
@@ -119,13 +120,16 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
         look_s: float = _LOOK_S,
     ) -> None:
+        self._version = version()  # read once, before there are threads
         self._look_s = look_s
         self._roster = roster
         self._expected = dict(expected or {})
         self._patience_s = patience_s
         self._tell = tell
         self._clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._in_work: Counter[str] = Counter()  # jobs in work by problem
         self._desks: dict[str, _Desk] = {}
         self._resting: dict[str, float] = {}  # until when seats are not used
         self._waiting: list[_Asked] = []
@@ -208,8 +212,7 @@ class Dispatcher:
             asked = _Asked(job, on_stage, self._clock())
             if self._over.is_set():
                 raise MachineError("the pool was closed")
-            self._waiting.append(asked)
-            self._changed.notify_all()
+            self._offer(asked)
             return asked
 
     def close(self) -> None:
@@ -219,7 +222,7 @@ class Dispatcher:
             for asked in self._waiting:
                 asked.future.set_exception(MachineError("the pool was closed"))
             self._waiting.clear()
-            self._changed.notify_all()
+            self._wake_all()
             threads = list(self._threads)
         for thread in (self._looker, *threads):
             thread.join()
@@ -234,7 +237,7 @@ class Dispatcher:
             for one in asked:
                 if not one.future.done():
                     one.future.set_exception(MachineError("the pool was ended"))
-            self._changed.notify_all()
+            self._wake_all()
         self._roster.close()
 
     # --------------------------------------------------------------------------------------------- seats
@@ -260,7 +263,7 @@ class Dispatcher:
                 self._without_seats_since = self._clock()
             elif self._waiting:
                 self._give_up_hopeless()
-            self._changed.notify_all()
+            self._wake_all()
 
     def _hire(self, name: str) -> None:
         desk = self._desks[name] = _Desk(name)
@@ -293,8 +296,8 @@ class Dispatcher:
                 seat.close()
 
     def _opened(self, desk: _Desk, card: Card) -> None:
-        if card.version != version():
-            raise UsageError(f"it runs kernelwright {card.version}, and this is {version()}")
+        if card.version != self._version:
+            raise UsageError(f"it runs kernelwright {card.version}, and this is {self._version}")
         with self._changed:
             self._count()
             desk.card = card
@@ -321,6 +324,11 @@ class Dispatcher:
                 self._state = self._state._replace(drained=self._state.drained + 1)
             self._changed.notify_all()
 
+    def _wake_all(self) -> None:
+        self._changed.notify_all()
+        for desk in self._desks.values():
+            self._wake(desk)
+
     def _has_others(self, desk: _Desk) -> bool:
         with self._changed:
             return any(other.card is not None for other in self._desks.values() if other is not desk)
@@ -332,34 +340,60 @@ class Dispatcher:
 
     def _take(self, desk: _Desk) -> _Asked | None:
         """Wait for the next job of a seat; None if the seat must end."""
-        with self._changed:
+        wake = threading.Condition(self._lock)
+        with self._lock:
             while not self._over.is_set() and not desk.ending:
                 if suited := [asked for asked in self._waiting if self._suits(desk, asked)]:
                     asked = min(suited, key=lambda one: self._rank(desk, one))
                     self._count()
                     self._waiting.remove(asked)
-                    desk.doing = asked
-                    self._state = self._state._replace(busy=self._state.busy + 1)
+                    self._begin(desk, asked)
                     return asked
-                self._changed.wait(self._look_s)
+                desk.wake = wake
+                wake.wait(self._look_s)
+                desk.wake = None
+                if desk.doing is not None:  # it was handed a job
+                    return desk.doing
         return None
+
+    def _offer(self, asked: _Asked) -> None:
+        """Hand a job to an idle seat, best to one where its problem is open; without one it waits."""
+        idle = [desk for desk in self._desks.values() if desk.wake is not None and desk.doing is None]
+        suited = [desk for desk in idle if self._suits(desk, asked)]
+        if not suited or self._waiting:
+            self._waiting.append(asked)
+            for desk in idle:
+                self._wake(desk)
+            return
+        chosen = min(suited, key=lambda desk: asked.job.problem.id not in desk.open_problems)
+        self._count()
+        self._begin(chosen, asked)
+        self._wake(chosen)
+
+    def _begin(self, desk: _Desk, asked: _Asked) -> None:
+        desk.doing = asked
+        self._in_work[asked.job.problem.id] += 1
+        self._state = self._state._replace(busy=self._state.busy + 1)
+
+    @staticmethod
+    def _wake(desk: _Desk) -> None:
+        if desk.wake is not None:
+            desk.wake.notify()
 
     def _suits(self, desk: _Desk, asked: _Asked) -> bool:
         found = desk.card.environments.get(asked.job.candidate.backend) if desk.card is not None else None
         if found is None or asked.job.environment not in ("", found.id):
             return False
-        others = any(other.card is not None for other in self._desks.values() if other.name not in asked.failed_on)
-        return desk.name not in asked.failed_on or not others
+        if desk.name not in asked.failed_on:
+            return True
+        return not any(other.card is not None for other in self._desks.values() if other.name not in asked.failed_on)
 
     def _rank(self, desk: _Desk, asked: _Asked) -> tuple[bool, bool, int, float, float]:
         problem = asked.job.problem.id
         waited_long = self._clock() - asked.since > _WAITED_LONG_S
-        in_work = sum(
-            other.doing is not None and other.doing.job.problem.id == problem for other in self._desks.values()
-        )
         total, count = self._seconds[problem]
         expected = total / count if count else float("inf")  # unknown: it may be the longest
-        return not waited_long, problem not in desk.open_problems, in_work, -expected, asked.since
+        return not waited_long, problem not in desk.open_problems, self._in_work[problem], -expected, asked.since
 
     def _settle(self, desk: _Desk, asked: _Asked, answer: Answer) -> None:
         """Pass on an answer, or ask again if the machine failed."""
@@ -408,6 +442,9 @@ class Dispatcher:
     def _freed(self, desk: _Desk, asked: _Asked) -> None:
         desk.doing = None
         problem = asked.job.problem.id
+        self._in_work[problem] -= 1
+        if not self._in_work[problem]:
+            del self._in_work[problem]
         if problem in desk.open_problems:
             desk.open_problems.remove(problem)
         desk.open_problems.append(problem)
@@ -415,8 +452,7 @@ class Dispatcher:
 
     def _again(self, asked: _Asked) -> None:
         if not asked.future.done():
-            self._waiting.append(asked)
-            self._changed.notify_all()
+            self._offer(asked)
 
     def _refuse_hopeless(self, backend: Backend | None = None) -> None:
         """Raise the reason why no seat will judge a backend."""

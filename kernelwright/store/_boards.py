@@ -44,6 +44,19 @@ JOIN evaluations ON evaluations.id = standings.evaluation_id
 ORDER BY standings.{", standings.".join(RANKING.split(", "))}
 """
 
+_RANK = """
+SELECT count(*) FILTER (
+    WHERE (other.confirmed, other.low) > (own.confirmed, own.low)
+        OR ((other.confirmed, other.low) = (own.confirmed, own.low) AND other.evaluation_id <= own.evaluation_id)
+) AS rank, count(*) AS of
+FROM standings AS own
+JOIN candidates ON candidates.id = own.candidate_id
+JOIN standings AS other ON other.environment_id = own.environment_id AND other.baseline = own.baseline
+    AND other.problem_version = own.problem_version AND other.backend = own.backend AND other.eligible = own.eligible
+WHERE candidates.sha256 = :candidate AND candidates.problem = :problem AND own.problem_version = :version
+    AND own.environment_id = :environment AND own.baseline = :baseline AND own.backend = :backend
+"""
+
 
 class Boards(Memory):
     """Methods of the store that rank kernels and their authors."""
@@ -101,6 +114,16 @@ class Boards(Memory):
             },
         )
         return [{**row, "rank": offset + number} for number, row in enumerate(rows, 1)]
+
+    def rank_of(
+        self, candidate: str, problem: str, environment: str, baseline: str, backend: str
+    ) -> dict[str, int] | None:
+        """A kernel's ``rank``, and the number ``of`` kernels of its problem that are as eligible; None if unranked."""
+        place = {"environment": environment, "baseline": baseline, "backend": backend}
+        (row,) = self._connection.rows(
+            _RANK, {"candidate": candidate, "problem": problem, "version": self._version(problem), **place}
+        )
+        return row if row["of"] else None
 
     def speedups_on(self, problem: str, environment: str, baseline: str, backend: str) -> list[float]:
         """The median speedup of every ranked kernel of a problem, in no order."""

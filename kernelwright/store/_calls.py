@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelwright.errors import StoreError
 from kernelwright.records import LLMCall
-from kernelwright.store._codec import dump_json
+from kernelwright.records.codec import dump_json
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import LoggedReply, RequestCount, Spending, StoredCall, UsedReply
 from kernelwright.store._runs import Runs
@@ -185,8 +185,12 @@ class Calls(Runs):
         return call_id
 
     def find_reply(self, key: str) -> LoggedReply | None:
-        """The first reply stored under a key, or None."""
-        rows = self._connection.rows("SELECT * FROM llm_calls WHERE key = ? ORDER BY id LIMIT 1", [key])
+        """The first reply stored under a key whose text was not removed, or None."""
+        rows = self._connection.rows(
+            "SELECT * FROM llm_calls WHERE key = ? AND reply_sha256 NOT IN (SELECT sha256 FROM removed) "
+            "ORDER BY id LIMIT 1",
+            [key],
+        )
         return None if not rows else self._logged(rows[0])
 
     def reply(self, call_id: str) -> LoggedReply:

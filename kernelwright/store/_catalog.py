@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelwright.errors import StoreError, UsageError
 from kernelwright.records import Advice, Candidate, Environment, InputGenerator, Problem, ProblemMeta, sha256_text
-from kernelwright.store._codec import dump_json, load_record
+from kernelwright.records.codec import dump_json, load_record
 from kernelwright.store._connection import Connection
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import ArchivedGenerator, LineageEdge, Note, SearchHit
@@ -40,18 +40,32 @@ class Catalog:
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
         sha256 = sha256_text(data)
         row = {"sha256": sha256, "kind": kind, "size_bytes": len(data), "content": data, "created_at": utc_now()}
-        self._connection.insert("blobs", row, unless_present=True)
+        with self._connection.write():
+            new = self._connection.insert("blobs", row, unless_present=True)
+            if not new and self._connection.rows("SELECT 1 FROM removed WHERE sha256 = ?", [sha256]):
+                self._give_back(sha256, data)
         return sha256
+
+    def _give_back(self, sha256: str, content: bytes) -> None:
+        """Store a text again that was removed to save space, inside a transaction."""
+        self._connection.execute("UPDATE blobs SET content = ? WHERE sha256 = ?", [content, sha256])
+        self._connection.execute("DELETE FROM removed WHERE sha256 = ?", [sha256])
 
     def get_blob(self, sha256: str) -> bytes:
         """The content with this hash.
 
         Raises:
-            UsageError: the store has no such content.
+            UsageError: the store has no such content, or it was removed to save space.
         """
         rows = self._connection.rows("SELECT content FROM blobs WHERE sha256 = ?", [sha256])
         if not rows:
             raise UsageError(f"the store holds no content {sha256!r}", hint="give the full SHA-256")
+        gone = self._connection.rows("SELECT created_at FROM removed WHERE sha256 = ?", [sha256])
+        if gone:
+            raise UsageError(
+                f"the text {sha256} was removed from the store on {gone[0]['created_at'][:10]}",
+                hint="'kernelwright store prune' removed it; a backup from before that date has it",
+            )
         return bytes(rows[0]["content"])
 
     def get_text(self, sha256: str) -> str:
@@ -340,7 +354,7 @@ class Catalog:
         given = {"candidate = ?": candidate, "run_id = ?": run_id}
         wanted = {condition: value for condition, value in given.items() if value is not None}
         rows = self._connection.rows(
-            f"SELECT * FROM notes WHERE {' AND '.join(['1', *wanted])} ORDER BY number", list(wanted.values())
+            f"SELECT * FROM notes WHERE {' AND '.join(['1', *wanted])} ORDER BY id", list(wanted.values())
         )
         return [_note(row) for row in rows]
 

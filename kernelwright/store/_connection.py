@@ -77,27 +77,39 @@ class Connection:
             finally:
                 self.rows("PRAGMA query_only = OFF")
 
-    def insert(self, table: str, row: Mapping[str, Any], *, unless_present: bool = False) -> None:
-        """Insert one row. ``unless_present`` keeps an existing row with the same key; other constraints still hold."""
-        self.insert_all(table, [row], unless_present=unless_present)
+    def insert(self, table: str, row: Mapping[str, Any], *, unless_present: bool = False) -> int:
+        """Insert one row. ``unless_present`` keeps an existing row with the same key; other constraints still hold.
+        Returns the number of new rows."""
+        return self.insert_all(table, [row], unless_present=unless_present)
 
-    def insert_all(self, table: str, rows: Iterable[Mapping[str, Any]], *, unless_present: bool = False) -> None:
-        """Insert rows that have the same columns, inside a transaction."""
+    def insert_all(self, table: str, rows: Iterable[Mapping[str, Any]], *, unless_present: bool = False) -> int:
+        """Insert rows that have the same columns, inside a transaction. Returns the number of new rows."""
         materialised = list(rows)
         if not materialised:
-            return
+            return 0
         names = list(materialised[0])
         places = ", ".join(f":{name}" for name in names)
         conflict = " ON CONFLICT DO NOTHING" if unless_present else ""
         with self.write():
-            self._database.conn.executemany(
+            cursor = self._database.conn.executemany(
                 f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places}){conflict}", materialised
             )
+            return int(cursor.rowcount)
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> int:
         """Run one writing statement in a transaction. Returns the number of changed rows."""
         with self.write():
             return int(self._database.execute(sql, parameters).rowcount)
+
+    @contextmanager
+    def attached(self, path: Path) -> Iterator[None]:
+        """Have another database attached as ``other``, for reading, outside of a transaction."""
+        with self._lock:
+            self.rows("ATTACH DATABASE ? AS other", [f"{path.as_uri()}?mode=ro"])
+            try:
+                yield
+            finally:
+                self.rows("DETACH DATABASE other")
 
     @contextmanager
     def raw(self) -> Iterator[Database]:
@@ -137,7 +149,7 @@ def _mode(path: Path, readonly: bool) -> str:
 
 def _prepare(database: Database, path: Path, readonly: bool, busy_timeout_s: float) -> None:
     """Refuse files that are not stores. Create and migrate the schema of a store."""
-    fresh = _is_fresh(database, path)
+    fresh = is_fresh(database, path)
     if readonly:
         if fresh or MIGRATIONS.pending(database):
             raise StoreError(
@@ -145,14 +157,14 @@ def _prepare(database: Database, path: Path, readonly: bool, busy_timeout_s: flo
                 hint="any command that writes brings it up to date",
                 path=str(path),
             )
-        _refuse_newer(database, path)
+        refuse_newer(database, path)
         return
-    _refuse_newer(database, path)
+    refuse_newer(database, path)
     _enable_wal(database, time.monotonic() + busy_timeout_s)
     if fresh or MIGRATIONS.pending(database):
         database.execute("BEGIN IMMEDIATE")
         try:
-            _is_fresh(database, path)  # another process may have been faster
+            is_fresh(database, path)  # another process may have been faster
             MIGRATIONS.apply(database)
             database.execute("COMMIT")
         except BaseException:
@@ -160,7 +172,7 @@ def _prepare(database: Database, path: Path, readonly: bool, busy_timeout_s: flo
             raise
 
 
-def _is_fresh(database: Database, path: Path) -> bool:
+def is_fresh(database: Database, path: Path) -> bool:
     """Whether the database is empty (True) or a kernelwright store (False).
 
     Raises:
@@ -175,7 +187,8 @@ def _is_fresh(database: Database, path: Path) -> bool:
     raise StoreError(f"{path} is a SQLite database of another program", hint=_CHOOSE, path=str(path))
 
 
-def _refuse_newer(database: Database, path: Path) -> None:
+def refuse_newer(database: Database, path: Path) -> None:
+    """Raise StoreError if a newer version wrote the store."""
     known = {step.__name__ for step in STEPS}
     unknown = [applied.name for applied in MIGRATIONS.applied(database) if applied.name not in known]
     if unknown:

@@ -9,8 +9,8 @@ from typing import Any
 from kernelwright import __version__
 from kernelwright.errors import StoreError, UsageError
 from kernelwright.records import Evaluation, Interval, LLMCall, Speedup, Status, TimingSample, Verdict
+from kernelwright.records.codec import dump_json, load_record
 from kernelwright.store._calls import Calls
-from kernelwright.store._codec import dump_json, load_record
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import BestRow, StoredEvaluation
 from kernelwright.store._standings import RANKING
@@ -22,6 +22,30 @@ _SELECT = (
     "WHERE quarantines.evaluation_id = evaluations.id) AS quarantined "
     "FROM evaluations JOIN candidates ON candidates.id = evaluations.candidate_id "
 )
+
+# The first of each ranking by the index: the places come from the small table of tallies, so no ranking is read whole.
+_BEST = f"""
+SELECT standings.*, problems.problem, problems.variant, candidates.sha256 AS candidate, evaluations.inputs,
+    evaluations.latency_low_ms, evaluations.latency_high_ms
+FROM (
+    SELECT (
+        SELECT evaluation_id FROM standings
+        WHERE standings.environment_id = places.environment_id AND standings.baseline = :baseline
+            AND standings.problem_version = places.problem_version AND standings.backend = places.backend
+        ORDER BY {RANKING} LIMIT 1
+    ) AS evaluation_id
+    FROM (
+        SELECT DISTINCT environment_id, problem_version, backend FROM tallies
+        WHERE status = 'PASSED' AND environment_id = coalesce(:environment, environment_id) AND problem_version IN (
+            SELECT version FROM current_problems WHERE problem = coalesce(:problem, problem)
+        )
+    ) AS places
+) AS firsts
+JOIN standings ON standings.evaluation_id = firsts.evaluation_id AND standings.baseline = :baseline
+JOIN problems ON problems.version = standings.problem_version
+JOIN candidates ON candidates.id = standings.candidate_id
+JOIN evaluations ON evaluations.id = standings.evaluation_id
+"""
 
 
 class Evaluations(Calls):
@@ -211,10 +235,11 @@ class Evaluations(Calls):
         return tuple(TimingSample(**row) for row in rows)
 
     def artifacts(self, evaluation_id: str) -> dict[str, str]:
-        """The texts stored with an evaluation, by name. They may quote hostile text, so escape them before display."""
+        """The texts stored with an evaluation, by name, except removed ones. They may quote hostile text: escape them
+        before display."""
         rows = self._connection.rows(
             "SELECT name, content FROM artifacts JOIN blobs ON blobs.sha256 = artifacts.blob_sha256 "
-            "WHERE evaluation_id = ? ORDER BY name",
+            "WHERE evaluation_id = ? AND blob_sha256 NOT IN (SELECT sha256 FROM removed) ORDER BY name",
             [evaluation_id],
         )
         return {row["name"]: bytes(row["content"]).decode("utf-8", "surrogatepass") for row in rows}
@@ -235,17 +260,12 @@ class Evaluations(Calls):
         quarantined. A candidate's confirmation replaces its search timing, and no search timing ranks above a
         confirmation. An ineligible kernel, which is on no board, is the best if no eligible one ranks above it.
         """
-        place = "rank = 1 AND confirmed" if confirmed_only else "rank = 1"
         rows = self._connection.rows(
-            f"SELECT * FROM leaderboard WHERE {place} AND baseline = :baseline "
-            "AND problem = coalesce(:problem, problem) AND environment_id = coalesce(:environment, environment_id) "
-            f"ORDER BY problem, environment_id, backend, {RANKING}",
+            f"{_BEST} {'WHERE standings.confirmed' if confirmed_only else ''} "
+            "ORDER BY problems.problem, standings.environment_id, standings.backend",
             {"baseline": baseline, "problem": problem, "environment": environment},
         )
-        firsts: dict[tuple[str, str, str], BestRow] = {}
-        for row in rows:
-            firsts.setdefault((row["problem"], row["environment_id"], row["backend"]), _best(row))
-        return list(firsts.values())
+        return [_best(row) for row in rows]
 
     def search_statuses(self, run_id: str) -> dict[tuple[str, str], Status]:
         """The status of each of a run's candidates in the search, by problem and candidate hash."""

@@ -53,7 +53,7 @@ class Memory(Samples):
             "coalesce(json_extract(verdict_json, '$.profile.bound'), 'unknown') AS bound, notes.insights_json "
             f"{_JUDGED} JOIN notes ON notes.evaluation_id = evaluations.id {_IN_FORCE} "
             "AND notes.insights_json <> '[]' AND (:run IS NULL OR (notes.id < :run AND notes.run_id IS NOT :run)) "
-            "ORDER BY notes.number",
+            "ORDER BY notes.id",
             {"run": before_run, "backend": backend},
         )
         return [

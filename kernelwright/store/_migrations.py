@@ -14,6 +14,7 @@ from kernelwright.store._schema import (
     GENERATORS,
     RECIPE,
     RECIPE_FILE,
+    REMOVED,
     SAMPLES,
     SEARCH,
     TABLES,
@@ -125,6 +126,12 @@ def m014_recipe_files(db: Database) -> None:
             db.execute(statement)
 
 
+def m015_removed(db: Database) -> None:
+    """Texts may be removed; what refers to them stays."""
+    for statement in REMOVED:
+        db.execute(statement)
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -140,6 +147,7 @@ STEPS = (
     m012_standings,
     m013_eligible,
     m014_recipe_files,
+    m015_removed,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

@@ -311,3 +311,22 @@ class IntegrityReport(Record):
     def ok(self) -> bool:
         """Whether nothing is damaged."""
         return not self.damage
+
+
+class MergeReport(Record):
+    """The effect of merging one other store: rows added, by table, and states of runs brought up to date."""
+
+    other: str
+    added: dict[str, int]
+    updated: int
+
+
+class PruneReport(Record):
+    """What a pruning removed, by kind, and why it kept runs that are old enough.
+
+    ``text_bytes``: the size of the removed texts. ``store vacuum`` gives it back to the file system.
+    """
+
+    removed: dict[str, int]
+    text_bytes: int
+    kept_runs: dict[str, int]

@@ -9,8 +9,8 @@ from typing import Any, cast, get_args
 from kernelwright import __version__
 from kernelwright.errors import UsageError
 from kernelwright.records import Problem, RunConfig
+from kernelwright.records.codec import dump_json, load_record
 from kernelwright.store._catalog import Catalog
-from kernelwright.store._codec import dump_json, load_record
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import Event, JobState, ProblemState, RunCosts, RunRow, RunStatus
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelwright.errors import StoreError, UsageError
 from kernelwright.records import Candidate, Problem, RunConfig
-from kernelwright.store._codec import dump_json
+from kernelwright.records.codec import dump_json
 from kernelwright.store._evaluations import Evaluations
 from kernelwright.store._ids import utc_now
 from kernelwright.store._rows import Sample

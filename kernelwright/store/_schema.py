@@ -485,3 +485,11 @@ CREATE TABLE samples (
 # What follows the last slash of a recipe.
 RECIPE = "json_extract(config_json, '$.recipe')"
 RECIPE_FILE = f"substr({RECIPE}, length(rtrim({RECIPE}, replace({RECIPE}, '/', ''))) + 1)"
+# A text that was removed to save space: its row stays, with its hash and its size, and is empty.
+REMOVED = (
+    "CREATE TABLE removed (sha256 TEXT PRIMARY KEY REFERENCES blobs(sha256) DEFERRABLE INITIALLY DEFERRED, "
+    "created_at TEXT NOT NULL) STRICT, WITHOUT ROWID",
+    "DROP TRIGGER blobs_refuse_update",
+    "CREATE TRIGGER blobs_refuse_update BEFORE UPDATE ON blobs WHEN old.sha256 NOT IN (SELECT sha256 FROM removed) "
+    "BEGIN SELECT RAISE(ABORT, 'blobs is append-only'); END",
+)

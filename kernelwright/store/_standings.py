@@ -328,6 +328,23 @@ REBUILD = (
     f"INSERT INTO refusals {_REFUSAL.format(which='true')}",
 )
 
+# Statements that take the evaluations of the candidates in ``temp.credited`` out of the tables, and put them back after
+# something of these candidates changed that the tables repeat, such as the author.
+_OF_CREDITED = "evaluations.candidate_id IN (SELECT id FROM temp.credited)"
+_SAME_TALLY = " AND ".join(f"tallies.{column} = counted.{column}" for column in _TALLIED.split(", "))
+TAKE_OUT = (
+    "DELETE FROM standings WHERE candidate_id IN (SELECT id FROM temp.credited)",
+    f"CREATE TEMP TABLE counted AS SELECT {_TALLIED}, count(*) AS n FROM ({_TALLY} AND {_OF_CREDITED}) "
+    f"GROUP BY {_TALLIED}",
+    f"DELETE FROM tallies WHERE EXISTS (SELECT 1 FROM temp.counted WHERE {_SAME_TALLY} AND n = tallies.evaluations)",
+    f"UPDATE tallies SET evaluations = evaluations - n FROM temp.counted WHERE {_SAME_TALLY}",
+    "DROP TABLE temp.counted",
+)
+PUT_BACK = (
+    _COUNT_ONE_MORE.format(which=_OF_CREDITED),
+    f"INSERT INTO standings {_STANDING} AND {_OF_CREDITED}",
+)
+
 # By name of a derived table: a query of the table, and a query of the evidence that must give the same rows.
 DERIVED = {
     "rulings": ("SELECT candidate_id, problem_version, environment_id, evaluation_id, decisive FROM rulings", _RULING),

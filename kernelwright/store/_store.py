@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any
 
 from kernelwright.store._connection import Connection
-from kernelwright.store._upkeep import Upkeep
+from kernelwright.store._prune import Pruning
 
 _BUSY_TIMEOUT_S = 30.0
 
 
-class Store(Upkeep):
+class Store(Pruning):
     """All tried and judged candidates, in one SQLite file.
 
     Evidence is append-only; a rerun is a new row. Any number of processes may read while one writes; a second writer

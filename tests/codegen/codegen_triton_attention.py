@@ -74,6 +74,18 @@ def masks_and_biases():
 
 
 @case
+def a_mask_for_each_window_of_a_batch():
+    """The loop over the batch is cut into one over images and one over windows."""
+    forward = f"# q k v m\n{SCALED}s = s + m.repeat(q.shape[0] // 4, 1, 1)[:, None]\nreturn s.softmax(-1) @ v"
+    variants = [{"B": 3}, {"B": 5}]
+    inputs = shapes(*[("4 * B", 2, 6, 8)] * 3, (4, 6, 6)).replace("'", "")
+    built = build(forward, inputs, SMALL, constants="B = 3", variants=variants)
+    assert [entry["kind"] for entry in built.generated.report] == ["attention"]
+    for variant in variants:
+        built.check(variant)
+
+
+@case
 def what_is_masked_wholly_is_as_in_torch():
     inputs = shapes((2, 2, 9, 8), (2, 2, 40, 8), (2, 2, 40, 8)) + ", torch.rand(2, 1, 9, 40) > 0.5"
     written = f"# q k v m\n{SCALED}return s.masked_fill(m, %s).softmax(-1) @ v"

@@ -321,6 +321,17 @@ def test_advice_and_replies_that_led_to_a_kernel_are_shown(world, browser):
     assert browser.get(f"/runs/{run}/replies/{call}").text == "Here is <b>my kernel</b>"
 
 
+def test_a_kernel_whose_replies_were_pruned_is_shown_without_them(world, browser):
+    softmax = world.problem()
+    run = world.run(softmax)
+    world.store.set_run_status(run, "finished")
+    call = world.reply(run, softmax, "Here is my kernel")
+    kernel = world.judge(softmax, run=run, step=1)
+    world.store.prune("9999", ["calls"])
+    assert "Here is my kernel" not in browser.page(f"/kernels/{kernel.sha}").words
+    assert "was removed from the store" in browser.get(f"/runs/{run}/replies/{call}").text
+
+
 def test_a_long_reply_and_a_long_artifact_are_cut_on_the_page(world, browser):
     softmax = world.problem()
     run = world.run(softmax)

@@ -84,15 +84,20 @@ def test_what_triggers_keep_is_what_the_evidence_says(tmp_path_factory, make, ha
             shown = store.ranked(make.problem().id, place["environment"], place["baseline"], place["backend"])
             meant = store.query("SELECT evaluation_id, rank FROM leaderboard WHERE eligible ORDER BY rank")
             assert [(row["evaluation_id"], row["rank"]) for row in shown] == [tuple(row.values()) for row in meant]
+        for row in store.query("SELECT *, count(*) OVER (PARTITION BY eligible) AS of FROM leaderboard"):
+            place = (row["environment_id"], row["baseline"], row["backend"])
+            found = store.rank_of(row["candidate"], row["problem"], *place)
+            assert found == {"rank": row["rank"], "of": row["of"]}
         assert texts(store, f"SELECT {ENTRY} FROM best_per_entrant") == texts(store, f"SELECT {ENTRY} FROM ({FIRST})")
 
 
 def steps_before(name):
-    """The migrations that a store of an earlier version had."""
+    """The migrations that a store of an earlier version had, and the table that every writer asks."""
     from sqlite_utils import Migrations
 
     before = Migrations("kernelwright")
-    for step in STEPS[: [step.__name__ for step in STEPS].index(name)]:
+    names = [step.__name__ for step in STEPS]
+    for step in (*STEPS[: names.index(name)], STEPS[names.index("m015_removed")]):
         before()(step)
     return before
 
