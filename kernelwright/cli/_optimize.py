@@ -220,6 +220,8 @@ def resume(common: Common, run_id: str, metrics_port: int | None, **budgets: flo
     with common.open_store(settings) as store:
         run = find_run(store, run_id)
         if run.config.tune is not None:
+            if metrics_port is not None:
+                raise UsageError(f"run {run.id} tunes one kernel", hint="leave --metrics-port out")
             return resume_tuning(common, settings, store, run, budgets)
         if run.config.recipe == "rl":
             raise UsageError(f"run {run.id} is a training run", hint="kernelwright rl train --resume DIR continues it")

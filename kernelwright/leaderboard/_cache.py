@@ -1,8 +1,8 @@
 """A cache of whole answers, valid as long as the store does not change.
 
 SQLite counts the commits of other connections (``PRAGMA data_version``). While that number is the same, so is every
-page. A store in use changes all the time; its pages may be up to ``STALE_S`` old. A request for a page that is being
-made waits for that page.
+page. A store in use changes all the time; its pages may be up to ``STALE_S`` old, and so may the page of the runs that
+are being driven. A request for a page that is being made waits for that page.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kernelwright.leaderboard._makers import Made, Maker, OwnMaker
 
 STALE_S = 2.0
 MOST_BYTES = 64_000_000
+_LIVE = "/runs/live"  # what changes while the store does not
 _NEVER = ("/submissions", "/submit", "/login", "/static/", "/healthz", "/docs/", "/openapi.json")
 
 
@@ -110,6 +111,7 @@ class Cache:
         while kept is None:
             try:
                 version, now_s = self._version(), time.monotonic()
+                version = object() if path.startswith(_LIVE) else version
             except (OSError, sqlite3.Error):  # the application reports what is wrong with the store
                 await self._app(scope, receive, send)
                 return

@@ -85,6 +85,14 @@ class RunPages(Pages):
             has_charts=found is not None,
         )
 
+    @get("/runs/live", response_class=Response, summary="The runs that are being driven, as a page")
+    def live(self, request: Request) -> Response:
+        return self._site.page(request, "driven.html", section="runs", rows=runs.driven(self._site.reader.store))
+
+    @get("/runs/live.{form}", response_class=Response, summary="The runs that are being driven")
+    def live_file(self, form: Form) -> Response:
+        return as_file(form, [row.model_dump(mode="json") for row in runs.driven(self._site.reader.store)])
+
     @get("/runs/{run}", response_class=Response, summary="A run as a page")
     def run_page(self, request: Request, run: RunId) -> Response:
         known = _known(self._site, run)

@@ -6,11 +6,16 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.config import NAMES
+from kernelwright.errors import UsageError
 from kernelwright.leaderboard._site import spec_of
 from kernelwright.store import RunRow, Store
+
+if TYPE_CHECKING:
+    from kernelwright.campaign.live import Standing
 
 LIVE = frozenset({"running", "paused", "interrupted"})
 _LATEST = 15
@@ -56,6 +61,18 @@ def run_list(store: Store, *, before: str | None, limit: int) -> list[dict[str, 
         [before, before, limit],
     )
     return [{**row, "coder": spec_of(row["coder"])} for row in rows]
+
+
+def driven(store: Store) -> list[Standing]:
+    """How each run stands that a live process drives, the latest first."""
+    from kernelwright.campaign.live import Watcher, driven_runs
+
+    found = []
+    for run in driven_runs(store.path):
+        with suppress(UsageError):  # it is not in this store
+            standing = Watcher(store, run).look()
+            found.append(standing.model_copy(update={"recipe": standing.recipe.rpartition("/")[2]}))
+    return found
 
 
 def latest_evaluations(store: Store, run_id: str) -> list[dict[str, Any]]:

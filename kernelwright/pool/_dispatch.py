@@ -85,6 +85,7 @@ class _Desk:
 
     name: str
     card: Card | None = None
+    judges_in: dict[Backend, str] = field(default_factory=dict)  # ids of environments
     doing: _Asked | None = None
     faults: int = 0
     open_problems: deque[str] = field(default_factory=lambda: deque(maxlen=2))
@@ -301,12 +302,13 @@ class Dispatcher:
         with self._changed:
             self._count()
             desk.card = card
+            desk.judges_in = {backend: found.id for backend, found in card.environments.items()}
             self._fault = None
             others = []
             for backend, found in card.environments.items():
-                if self._expected.get(backend, found.id) == found.id:
+                if self._expected.get(backend) in (None, found.id):
                     self._environments.setdefault(backend, found)
-                if backend in self._environments and self._environments[backend].id != found.id:
+                if self._environments.get(backend, found) != found:
                     others.append(backend)
             self._state = self._state._replace(seats=self._state.seats + 1)
             self._changed.notify_all()
@@ -381,8 +383,8 @@ class Dispatcher:
             desk.wake.notify()
 
     def _suits(self, desk: _Desk, asked: _Asked) -> bool:
-        found = desk.card.environments.get(asked.job.candidate.backend) if desk.card is not None else None
-        if found is None or asked.job.environment not in ("", found.id):
+        found = desk.judges_in.get(asked.job.candidate.backend)
+        if found is None or asked.job.environment not in ("", found):
             return False
         if desk.name not in asked.failed_on:
             return True

@@ -28,9 +28,14 @@ def load_record(kind: type[RecordT], text: str) -> RecordT:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:  # most values, by far
+        return value
+    if kind is float or isinstance(value, float):
+        if math.isfinite(value):
+            return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
