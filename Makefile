@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-full test test-all test-slowest test-adversarial test-browser test-docker test-gpu test-serve test-ray gpu-proof check format clean
+.PHONY: help setup demo demo-full test test-all test-slowest test-adversarial test-browser test-docker test-gpu test-serve test-ray test-images gpu-proof check format clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -48,6 +48,9 @@ test-ray: setup ## the seats of a real Ray cluster, on this machine
 	@$(BIN)/python -c 'import ray' 2>/dev/null || \
 		$(BIN)/python -m pip --quiet install --constraint constraints.txt --editable '.[ray]'
 	@$(BIN)/python -m pytest -m ray tests/campaign/test_pool_ray.py
+
+test-images: setup ## the container images, built and run on an engine of its own (root; debootstrap without a registry)
+	@scripts/with_docker.sh $(BIN)/python -m pytest -rs -m docker tests/test_images.py
 
 test-gpu: ## what needs a GPU, in MINUTES=8; without one it ends with 3. GPU_PYTHON: an interpreter with torch for CUDA
 	@if [ -z "$(GPU_PYTHON)" ]; then $(MAKE) --no-print-directory setup; fi

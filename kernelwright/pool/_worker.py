@@ -41,6 +41,10 @@ class WorkReport(NamedTuple):
     why: str = ""
 
 
+class _AskedToEnd(Exception):
+    """The worker was asked to end while it did a job, whose outcome may come from that."""
+
+
 def worker_name() -> str:
     """A new name for a worker: its host, its process, and some random digits."""
     host = re.sub(r"[^\w.-]+", "-", socket.gethostname()) or "host"
@@ -160,6 +164,10 @@ class Worker:
         try:
             answer = self._answer(entry, job)
             first = self._folder.finish(entry, answer)
+        except _AskedToEnd:
+            self._folder.release(entry)
+            self._tell(f"{job.problem.id}, kernel {job.candidate.sha256[:12]}: given back")
+            return
         except BaseException:
             with suppress(KernelwrightError):  # the first error matters
                 self._folder.release(entry)
@@ -184,6 +192,8 @@ class Worker:
         if entry.losses >= LOSSES_TO_QUARANTINE:
             return quarantine(job, self._card.environments[job.candidate.backend], entry.losses)
         answer = self._seat.answer(job, lambda stage: None)
+        if self._stop() and not _passed(answer):
+            raise _AskedToEnd  # a signal to all processes here may have ended the candidate as well
         if answer.fault is not None and answer.fault.of_the_machine and not answer.fault.of_the_seat:
             self._tell(f"the machine failed, trying again: {answer.fault.message}")
             answer = self._seat.answer(job, lambda stage: None)
@@ -230,6 +240,10 @@ class Worker:
         finally:
             over.set()
             thread.join()
+
+
+def _passed(answer: Answer) -> bool:
+    return answer.evaluation is not None and answer.evaluation.verdict.passed
 
 
 def _outcome(answer: Answer) -> str:

@@ -279,6 +279,17 @@ def test_jobs_that_take_long_come_first_and_one_problem_keeps_its_session(pool, 
     assert [point for point in opened if point.startswith("open")] == ["open long", "open short"]
 
 
+@pytest.mark.parametrize(("status", "left"), [(Status.PASSED, 0), (Status.RUNTIME_ERROR, 1)])
+def test_a_failure_while_the_worker_is_asked_to_end_is_no_verdict(status, left, folder, pool, shop, settings):
+    """A signal to a whole group of processes, as a batch system sends it, ends candidates too."""
+    post(pool, make_job(settings))
+    asked = []
+    referee = FakeReferee(statuses={"v0": status}, point=lambda name: name.startswith("judging") and asked.append(1))
+    report = shop.worker(referee, stop=lambda: bool(asked)).run()
+    assert report.judged == 1 - left
+    assert [entry.losses for entry in folder.waiting()] == [0] * left
+
+
 def test_a_full_disk_is_an_error_and_the_job_comes_back(folder, pool, shop, settings, monkeypatch):
     post(pool, make_job(settings))
 
