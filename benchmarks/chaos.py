@@ -2,8 +2,8 @@
 
     python benchmarks/chaos.py [--pool spool|ray|local] [--problems 60] [--kills 100] [--seed 1] [--output FILE.json]
 
-The run is a real one, with its step, checkpoints, store and pool. Only the referee is not: it waits some tens of
-milliseconds and then judges by a table. Each life of a driver and of a worker is a process of its own. At random times
+The run is a real one, with its step, checkpoints, store and pool. Only the referee is not: it waits some tenths of
+a second and then judges by a table. Each life of a driver and of a worker is a process of its own. At random times
 one of them gets SIGKILL and is started again. With ``spool``, one worker's wall clock is a day ahead and another one's
 a day behind, if libfaketime is installed; and the spool's disk, a small tmpfs of its own (root only), is full for a
 second now and then. With ``ray``, actors and whole nodes of a cluster on this machine are killed besides the driver.
@@ -40,8 +40,8 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.pool import Dispatcher, OwnSeat, SpoolFolder, SpoolPool, Worker, closing_pool
 from kernelwright.store import Store
 
-ROUNDS = 3
-SPEEDUPS = {"v0": 1.1, "v1": 2.0, "v2": 1.6}
+ROUNDS = 4
+SPEEDUPS = {"v0": 1.1, "v1": 2.0, "v2": 1.6, "v3": 1.8}
 LEASE_S, BEAT_S = 3.0, 0.5
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 FULL_S = 1.0
@@ -61,7 +61,7 @@ class SlowReferee(FakeReferee):
     @staticmethod
     def _wait(name: str) -> None:
         if name.startswith("judging"):
-            rest(random.uniform(0.02, 0.2))
+            rest(random.uniform(0.1, 0.6))
 
 
 def settings_in(folder: Path) -> Settings:

@@ -296,7 +296,8 @@ def in_place(steps: list[Step], results: Callable[[Value], bool]) -> None:
     for step in steps:
         for value in step.reads:
             readers[value] = readers.get(value, 0) + 1
-    fresh = {v for s in steps if s.kind not in ("extern", "item") for v in s.outputs}
+    shares = ("extern", "item", "repeat")  # a loop's last state may lie in its collected results, or in an input
+    fresh = {v for s in steps if s.kind not in shares for v in s.outputs}
     for step in steps:
         if step.nest is None:
             continue

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from kernelwright.errors import KernelwrightError, MachineError, UsageError
-from kernelwright.pool._jobs import Answer, Card, Job, version
+from kernelwright.pool._jobs import Answer, Card, Job, quarantine, version
 from kernelwright.pool._seat import Seat, SeatLost
 from kernelwright.records import Backend, Environment
 
@@ -21,6 +21,7 @@ _TRIES: Final = 2  # of a job on which the machine failed
 _FAULTS_TO_DRAIN: Final = 3  # in a row, on one seat
 _WAITED_LONG_S: Final = 120.0  # then a job goes before jobs whose problem is open on the seat
 _LOOK_S: Final = 2.0  # between looks for new seats
+MOST_SOON: Final = 4  # candidates that are built while another one is judged
 _REST_S: Final = 300.0  # before a bad seat is tried again
 _LEAST_SIDE_BY_SIDE: Final = 8
 
@@ -279,16 +280,18 @@ class Dispatcher:
         try:
             self._opened(desk, seat.open())
             while (asked := self._take(desk)) is not None:
-                self._settle(desk, asked, seat.answer(asked.job, asked.on_stage))
+                self._settle(desk, asked, seat.answer(asked.job, asked.on_stage, self._soon(asked)))
                 if desk.faults >= _FAULTS_TO_DRAIN and self._has_others(desk):
                     rest = _REST_S
-                    self._note(desk, f"put aside for {_REST_S:.0f} s, since the machine failed {desk.faults} times")
+                    self._tell(
+                        f"{desk.name}: put aside for {_REST_S:.0f} s, since the machine failed {desk.faults} times"
+                    )
                     break
         except SeatLost as lost:
             self._lost(desk, lost)
         except KernelwrightError as error:  # it did not open
             self._fault, rest = error, _REST_S
-            self._note(desk, f"cannot judge: {error}")
+            self._tell(f"{desk.name}: cannot judge: {error}")
         except Exception as error:  # noqa: BLE001 - a thread must not die without a word
             self._lost(desk, SeatLost(f"{type(error).__name__}: {error}"))
         finally:
@@ -335,9 +338,6 @@ class Dispatcher:
         with self._changed:
             return any(other.card is not None for other in self._desks.values() if other is not desk)
 
-    def _note(self, desk: _Desk, text: str) -> None:
-        self._tell(f"{desk.name}: {text}")
-
     # --------------------------------------------------------------------------------------------- jobs
 
     def _take(self, desk: _Desk) -> _Asked | None:
@@ -357,6 +357,12 @@ class Dispatcher:
                 if desk.doing is not None:  # it was handed a job
                     return desk.doing
         return None
+
+    def _soon(self, asked: _Asked) -> list[Job]:
+        """Jobs that the seat will probably do next: they wait, and are on the same problem."""
+        with self._lock:
+            same = (one.job for one in self._waiting if one.job.problem == asked.job.problem)
+            return [job for job in same if job.settings == asked.job.settings][:MOST_SOON]
 
     def _offer(self, asked: _Asked) -> None:
         """Hand a job to an idle seat, best to one where its problem is open; without one it waits."""
@@ -427,7 +433,7 @@ class Dispatcher:
             self._state = self._state._replace(lost=self._state.lost + 1)
             asked = desk.doing
             if asked is None:
-                self._note(desk, f"lost: {lost}")
+                self._tell(f"{desk.name}: lost: {lost}")
                 return
             self._freed(desk, asked)
             asked.losses += 1
@@ -435,7 +441,9 @@ class Dispatcher:
             if not ends and not self._over.is_set():
                 self._again(asked)
         kernel = asked.job.candidate.sha256[:12]
-        self._note(desk, f"lost while it judged kernel {kernel}{'' if ends else '; the job is asked again'}: {lost}")
+        self._tell(
+            f"{desk.name}: lost while it judged kernel {kernel}{'' if ends else '; the job is asked again'}: {lost}"
+        )
         if ends and not asked.future.done():
             asked.future.set_result(
                 quarantine(asked.job, self._environments[asked.job.candidate.backend], asked.losses)
@@ -492,9 +500,3 @@ class Dispatcher:
             busy_s=state.busy_s + past * state.busy,
             ready_s=state.ready_s + past * min(state.seats, state.busy + state.waiting),
         )
-
-
-def quarantine(job: Job, environment: Environment, losses: int) -> Answer:
-    """The answer to a job whose candidate has cost several seats."""
-    reason = f"{losses} workers were lost while they judged it"
-    return Answer(job=job.id, version=job.version, evaluation=job.quarantined(environment, reason), seat="the pool")

@@ -208,6 +208,12 @@ class Answer(Record):
         return ""
 
 
+def quarantine(job: Job, environment: Environment, losses: int) -> Answer:
+    """The answer to a job whose candidate has cost several seats."""
+    reason = f"{losses} workers were lost while they judged it"
+    return Answer(job=job.id, version=job.version, evaluation=job.quarantined(environment, reason), seat="the pool")
+
+
 class Card(Record):
     """What a seat is: its name, its version, and the environment in which it judges each language."""
 

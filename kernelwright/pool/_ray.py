@@ -144,9 +144,10 @@ class RaySeat:
             raise Fault.model_validate(found["fault"]).error(self.name)
         return Card.model_validate(found)
 
-    def answer(self, job: Job, on_stage: Callable[[str], None]) -> Answer:
+    def answer(self, job: Job, on_stage: Callable[[str], None], soon: Sequence[Job] = ()) -> Answer:
         """See :class:`Seat`."""
-        return Answer.model_validate_json(self._asked(self._actor.answer.remote(job.text), _JOB_S))
+        asked = self._actor.answer.remote(job.text, [one.text for one in soon])
+        return Answer.model_validate_json(self._asked(asked, _JOB_S))
 
     def close(self) -> None:
         """See :class:`Seat`."""
@@ -175,9 +176,10 @@ class Actor:
         except Exception as error:  # noqa: BLE001 - it is raised again by the driver
             return dump_json({"fault": Fault.of(error).model_dump()})
 
-    def answer(self, text: str) -> str:
+    def answer(self, text: str, soon: Sequence[str] = ()) -> str:
         """The answer to a job, both as JSON."""
-        return dump_json(self._seat.answer(Job.model_validate_json(text)))
+        jobs = [Job.model_validate_json(one) for one in (text, *soon)]
+        return dump_json(self._seat.answer(jobs[0], soon=jobs[1:]))
 
 
 def _knock(address: str) -> None:

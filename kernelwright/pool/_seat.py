@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from kernelwright.config import Settings
@@ -38,8 +38,12 @@ class Seat(Protocol):
         """
         ...
 
-    def answer(self, job: Job, on_stage: Callable[[str], None]) -> Answer:
-        """Do a job. ``on_stage`` is called with each stage, if the seat can tell.
+    def answer(self, job: Job, on_stage: Callable[[str], None], soon: Sequence[Job] = ()) -> Answer:
+        """Do a job.
+
+        Args:
+            on_stage: called with each stage, if the seat can tell.
+            soon: jobs on the same problem that will probably follow. Their candidates may be built meanwhile.
 
         Raises:
             SeatLost: the seat is gone.
@@ -86,12 +90,14 @@ class OwnSeat:
             environments={backend: referee.environment_for(backend) for backend in LANGUAGES},
         )
 
-    def answer(self, job: Job, on_stage: Callable[[str], None] = lambda stage: None) -> Answer:
+    def answer(
+        self, job: Job, on_stage: Callable[[str], None] = lambda stage: None, soon: Sequence[Job] = ()
+    ) -> Answer:
         """Do a job; an error becomes a fault of the answer."""
         started = time.monotonic()
         answer = Answer(job=job.id, version=version(), seat=self.name)
         try:
-            done: dict[str, Any] = {"evaluation": self._evaluated(job, on_stage)}
+            done: dict[str, Any] = {"evaluation": self._evaluated(job, on_stage, soon)}
         except Exception as error:  # noqa: BLE001 - it is raised again where the job was asked
             done = {"fault": Fault.of(error)}
             self._forget(job)
@@ -103,10 +109,13 @@ class OwnSeat:
         if sessions is not None:
             sessions.close()
 
-    def _evaluated(self, job: Job, on_stage: Callable[[str], None]) -> Any:
+    def _evaluated(self, job: Job, on_stage: Callable[[str], None], soon: Sequence[Job]) -> Any:
         self._archive = job.archive
-        sessions = self._serving(job.settings)
-        return job.answered_in(sessions.session(job.problem, job.backend, on_stage=on_stage))
+        session = self._serving(job.settings).session(job.problem, job.backend, on_stage=on_stage)
+        for candidate in (job.candidate, *(one.candidate for one in soon)) if soon else ():
+            if session.builds_ahead(candidate.backend):
+                session.build_ahead(candidate)
+        return job.answered_in(session)
 
     def _serving(self, method: dict[str, Any] | None) -> Sessions:
         """The sessions for the settings of a job. Other settings need another referee."""

@@ -222,6 +222,15 @@ class SpoolFolder:
                     return mine, job
         return None
 
+    def soon(self, entry: Entry, job: Job, most: int) -> list[Job]:
+        """Jobs that wait on the same problem, asked with the same settings."""
+        found: list[Job] = []
+        with _told("look for jobs"):
+            for other in sorted(one for one in self.waiting() if one.problem == entry.problem)[:most]:
+                with suppress(FileNotFoundError, ValidationError):
+                    found.append(Job.model_validate_json(_read(self.path / "jobs" / other.name)))
+        return [one for one in found if (one.problem, one.settings) == (job.problem, job.settings)]
+
     def finish(self, entry: Entry, answer: Answer) -> bool:
         """Publish the answer to a job, and end its claim. Returns False if there was an answer already."""
         with _told("write an answer"):

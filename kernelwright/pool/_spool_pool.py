@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kernelwright.errors import MachineError, NotYet
-from kernelwright.pool._dispatch import LOSSES_TO_QUARANTINE, PoolState, quarantine
-from kernelwright.pool._jobs import Answer, Card, Job, version
+from kernelwright.pool._dispatch import LOSSES_TO_QUARANTINE, PoolState
+from kernelwright.pool._jobs import Answer, Card, Job, quarantine, version
 from kernelwright.pool._spool import Beat, SpoolFolder
 from kernelwright.records import Backend, Environment
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from kernelwright.errors import KernelwrightError, MachineError, StoreError
-from kernelwright.pool._dispatch import LOSSES_TO_QUARANTINE, quarantine
-from kernelwright.pool._jobs import Answer, Card, Job, version
+from kernelwright.pool._dispatch import LOSSES_TO_QUARANTINE, MOST_SOON
+from kernelwright.pool._jobs import Answer, Card, Job, quarantine, version
 from kernelwright.pool._seat import Seat
 from kernelwright.pool._spool import BEAT_S, Beat, Entry, SpoolFolder
 
@@ -191,7 +191,7 @@ class Worker:
         """
         if entry.losses >= LOSSES_TO_QUARANTINE:
             return quarantine(job, self._card.environments[job.candidate.backend], entry.losses)
-        answer = self._seat.answer(job, lambda stage: None)
+        answer = self._seat.answer(job, lambda stage: None, self._folder.soon(entry, job, MOST_SOON))
         if self._stop() and not _passed(answer):
             raise _AskedToEnd  # a signal to all processes here may have ended the candidate as well
         if answer.fault is not None and answer.fault.of_the_machine and not answer.fault.of_the_seat:

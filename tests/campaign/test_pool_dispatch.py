@@ -31,7 +31,7 @@ class ScriptedSeat:
         environments = dict.fromkeys(("cpp", "triton", "cuda"), self.environment)
         return Card(seat=self.name, version=self.version, environments=environments)
 
-    def answer(self, job, on_stage):
+    def answer(self, job, on_stage, soon=()):
         if self.gate is not None:
             self.gate.wait(10)
         self.done.append((job.problem.name, job.candidate.source.strip()))

@@ -63,7 +63,8 @@ def gelu_does_not_cancel_below_zero():
 
 @case
 def what_is_made_of_nothing_is_on_the_inputs_device():
-    built = build("return torch.ones(4) * 2, torch.arange(5) + 1, torch.zeros(2, 3), torch.zeros(3) > 1", "torch.randn(2)")
+    expressions = ["torch.ones(4) * 2", "torch.arange(5) + 1", "torch.zeros(2, 3)", "torch.zeros(3, dtype=torch.bool)"]
+    built = build(returned(expressions), "torch.randn(2)")
     assert "device=x.device" in built.generated.source
     built.check()
 
