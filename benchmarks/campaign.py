@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "campaign"))
 
-from campaign_fakes import FakeReferee, make_problem, register_scripted_roles, word_of
+from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
 from kernelwright.campaign import Campaign
 from kernelwright.config import Settings
@@ -57,9 +57,7 @@ class Threads:
     kind = "local"
 
     def __init__(self, seats: int, settings: Settings, scale: float) -> None:
-        self._seats = {
-            f"{n}": OwnSeat(settings, lambda _: WaitingReferee(scale), name=str(n)) for n in range(seats)
-        }
+        self._seats = {f"{n}": OwnSeat(settings, lambda _: WaitingReferee(scale), name=str(n)) for n in range(seats)}
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._seats)

@@ -29,8 +29,7 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "campaign"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "campaign"))
 
 from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
 
@@ -40,6 +39,7 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.pool import Dispatcher, OwnSeat, SpoolFolder, SpoolPool, Worker, closing_pool
 from kernelwright.store import Store
 
+ROOT = Path(__file__).parents[1]
 ROUNDS = 4
 SPEEDUPS = {"v0": 1.1, "v1": 2.0, "v2": 1.6, "v3": 1.8}
 LEASE_S, BEAT_S = 3.0, 0.5

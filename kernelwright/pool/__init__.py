@@ -5,18 +5,17 @@ A run asks a :class:`Pool` self-contained jobs and gets answers. A :class:`Seat`
 
 from __future__ import annotations
 
-from kernelwright.pool._dispatch import Dispatcher, PoolState, Roster
+from kernelwright.pool._dispatch import Dispatcher, PoolState
 from kernelwright.pool._jobs import Answer, Card, Depth, Fault, Job, method_of, version
 from kernelwright.pool._pack import pack, unpack
 from kernelwright.pool._pool import LOCAL, OpenPool, Pool, PooledReferee, checked_pool, closing_pool, open_pool
 from kernelwright.pool._seat import OwnSeat, Seat, SeatLost
 from kernelwright.pool._sessions import OpenReferee, Sessions, once_more, open_local_referee
-from kernelwright.pool._spool import ANSWER_SUFFIX, SpoolFolder, SpoolState
+from kernelwright.pool._spool import SpoolFolder
 from kernelwright.pool._spool_pool import SpoolPool
-from kernelwright.pool._worker import Worker, WorkReport
+from kernelwright.pool._worker import Worker
 
 __all__ = [
-    "ANSWER_SUFFIX",
     "LOCAL",
     "Answer",
     "Card",
@@ -30,14 +29,11 @@ __all__ = [
     "Pool",
     "PoolState",
     "PooledReferee",
-    "Roster",
     "Seat",
     "SeatLost",
     "Sessions",
     "SpoolFolder",
     "SpoolPool",
-    "SpoolState",
-    "WorkReport",
     "Worker",
     "checked_pool",
     "closing_pool",

@@ -148,8 +148,6 @@ class Dispatcher:
         self._looker = threading.Thread(target=self._keep_looking, name="roster", daemon=True)
         self._looker.start()
 
-    # --------------------------------------------------------------------------------------------- asking
-
     @property
     def state(self) -> PoolState:
         """The pool as it is now."""
@@ -410,8 +408,7 @@ class Dispatcher:
         with self._changed:
             self._count()
             self._freed(desk, asked)
-            fault = answer.fault
-            if fault is not None and fault.of_the_machine:
+            if answer.fault is not None and answer.fault.of_the_machine:
                 desk.faults += 1
                 asked.tries += 1
                 asked.failed_on.add(desk.name)
@@ -492,8 +489,8 @@ class Dispatcher:
 
     def _count(self) -> None:
         """Add the time since the last change to the seconds that seats worked, and could have worked."""
-        now = self._clock()
-        past, self._counted_at = now - self._counted_at, now
+        past = self._clock() - self._counted_at
+        self._counted_at += past
         state = self._state
         self._state = state._replace(
             waiting=len(self._waiting),

@@ -97,6 +97,11 @@ def make_job(source="v0\n", name="plus_one", environment=ENVIRONMENT.id):
     )
 
 
+def both_open(dispatcher):
+    while dispatcher.state.seats < 2:
+        threading.Event().wait(0.005)
+
+
 def answers(dispatcher, jobs):
     with ThreadPoolExecutor(len(jobs)) as threads:
         return list(threads.map(dispatcher.answer, jobs))
@@ -140,6 +145,7 @@ def test_a_candidate_that_cost_two_seats_is_quarantined(dispatch):
 def test_a_job_on_which_the_machine_failed_is_tried_on_another_seat(dispatch):
     bad, good = ScriptedSeat("bad", [MachineError("xid 79")] * 9), ScriptedSeat("good")
     dispatcher = dispatch(bad, good)
+    both_open(dispatcher)
     found = answers(dispatcher, [make_job(f"v{n}\n", f"p{n}") for n in range(4)])
     assert all(answer.evaluation is not None for answer in found)
 
@@ -162,6 +168,7 @@ def test_a_sick_seat_is_put_aside_while_others_work(dispatch):
     told, sick = [], ScriptedSeat("sick", [MachineError("xid 79")] * 99)
     gate = threading.Event()
     dispatcher = dispatch(sick, ScriptedSeat("well", gate=gate), tell=told.append)
+    both_open(dispatcher)
     with ThreadPoolExecutor(30) as threads:
         asked = [threads.submit(dispatcher.answer, make_job(f"v{n}\n", f"p{n}")) for n in range(30)]
         while not any("put aside" in line for line in told):
