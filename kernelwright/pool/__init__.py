@@ -11,11 +11,12 @@ from kernelwright.pool._pack import pack, unpack
 from kernelwright.pool._pool import LOCAL, OpenPool, Pool, PooledReferee, checked_pool, closing_pool, open_pool
 from kernelwright.pool._seat import OwnSeat, Seat, SeatLost
 from kernelwright.pool._sessions import OpenReferee, Sessions, once_more, open_local_referee
-from kernelwright.pool._spool import SpoolFolder
+from kernelwright.pool._spool import ANSWER_SUFFIX, SpoolFolder
 from kernelwright.pool._spool_pool import SpoolPool
 from kernelwright.pool._worker import Worker
 
 __all__ = [
+    "ANSWER_SUFFIX",
     "LOCAL",
     "Answer",
     "Card",
