@@ -2,11 +2,12 @@
 
     python benchmarks/chaos.py [--pool spool|ray|local] [--problems 60] [--kills 100] [--seed 1] [--output FILE.json]
 
-The run is a real one, with its step, checkpoints, store and pool. Only the referee is not: it waits some tenths of
-a second and then judges by a table. Each life of a driver and of a worker is a process of its own. At random times
-one of them gets SIGKILL and is started again. With ``spool``, one worker's wall clock is a day ahead and another one's
-a day behind, if libfaketime is installed; and the spool's disk, a small tmpfs of its own (root only), is full for a
-second now and then. With ``ray``, actors and whole nodes of a cluster on this machine are killed besides the driver.
+The run is a real one, with its step, checkpoints, store and pool. Only the referee is not: it waits some tenths of a
+second and then judges by a table. Each life of a driver and of a worker is a process of its own. After every few
+verdicts, within a second, one of them gets SIGKILL and is started again. With ``spool``, one worker's wall clock is a
+day ahead and another one's a day behind, if libfaketime is installed; and the spool's disk, a small tmpfs of its own
+(root only), is full for a second now and then. With ``ray``, actors and whole nodes of a cluster on this machine are
+killed besides the driver.
 
 It fails unless the run ends, each problem has the verdicts that a run in peace has (a candidate that has cost two
 workers may be quarantined instead), each of them once, and the store is sound.
@@ -21,12 +22,13 @@ import random
 import select
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "campaign"))
@@ -151,6 +153,12 @@ class Lives:
             )
         return False
 
+    def verdicts(self) -> int:
+        """The number of verdicts so far."""
+        with suppress(sqlite3.Error), closing(sqlite3.connect(self.folder / "store.db", timeout=5)) as database:
+            return int(database.execute("SELECT count(*) FROM evaluations").fetchone()[0])
+        return 0
+
     def kill(self) -> None:
         """Kill something."""
         victims = [*self.running, *(["actor", "node"] if self.kind == "ray" else [])]
@@ -247,11 +255,14 @@ def main() -> int:
     with small_disk(folder, given.pool == "spool") as mounted:
         lives = Lives(folder, given.pool, given.problems, rng)
         try:
-            pause = 3.0 if given.pool == "ray" else 1.0
+            between = max(1, given.problems * ROUNDS // given.kills)  # verdicts from one blow to the next
+            seen = 0
             while not lives.revive():
-                time.sleep(rng.uniform(0.1, 2 * pause))
-                if sum(lives.count.values()) < given.kills:
+                time.sleep(0.05)
+                if sum(lives.count.values()) < given.kills and lives.verdicts() >= seen + between:
+                    time.sleep(rng.uniform(0.0, 1.0))
                     lives.fill() if mounted and rng.random() < 0.1 else lives.kill()
+                    seen = lives.verdicts()
                 if time.monotonic() - began > 60.0 * given.minutes:
                     print(f"the run has not ended in {given.minutes:g} minutes; see {folder}", file=sys.stderr)
                     return 1

@@ -92,6 +92,7 @@ class ProblemJob:
     watch: StopWatch
     lints: LintRecords
     tell: Callable[[CampaignEvent], None]
+    begun: list[float] = field(default_factory=list)
     told: set[tuple[str, int, int]] = field(default_factory=set)  # proposals by round and sample; failures: -1, number
 
     @property
@@ -110,7 +111,8 @@ class ProblemJob:
             Awaiting: replies are still to be written; the problem stays ``running``, too.
             KernelwrightError: a fault that concerns the whole run, such as a full disk or a broken sandbox.
         """
-        started = self.watch.seconds
+        self.begun.append(self.watch.seconds)  # a job that waited for something runs again
+        started = self.begun[0]
         session = self.lane.session(self.problem, self.config.backend, self._stage)
         goes_on = False
         try:

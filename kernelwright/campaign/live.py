@@ -320,7 +320,7 @@ class Watcher:
 _COUNTS = (
     "SELECT count(*) AS problems, state IN ('done', 'failed') AS ended, "
     "total(state IN ('done', 'failed')) AS done, "
-    "total(CASE WHEN state = 'done' THEN json_extract(detail, '$.candidate') IS NOT NULL END) AS winners "
+    "total(state = 'done' AND json_extract(nullif(detail, ''), '$.candidate') IS NOT NULL) AS winners "
     "FROM run_problems WHERE run_id = ? GROUP BY ended"
 )
 _LATELY = "SELECT count(*) AS verdicts FROM evaluations WHERE id >= :after AND +run_id = :run_id"

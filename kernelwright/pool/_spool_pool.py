@@ -41,6 +41,7 @@ class SpoolPool:
         self._lock = threading.Lock()
         self._environments: dict[Backend, Environment] = {}
         self._posted: dict[str, Job] = {}
+        self._read: dict[str, list[Job]] = defaultdict(list)  # by problem, whose answers were passed on
         self._seconds: dict[str, list[float]] = defaultdict(list)
         self._lost = 0
         self._answered = 0
@@ -100,6 +101,7 @@ class SpoolPool:
             StoreError: the spool cannot be read or written.
         """
         found = self._folder.answer(job)
+        self._clear(job.problem.id, but=job)  # a run keeps an evaluation before it asks for the problem's next one
         if found is None:
             self.post(job)
             on_stage("posted")
@@ -109,6 +111,7 @@ class SpoolPool:
             self._posted.pop(job.id, None)
             self._seconds[job.problem.id].append(found.seconds)
             self._answered += 1
+            self._read[job.problem.id].append(job)
         if found.fault is not None:
             self._folder.forget(job)  # another try is another question
         return found
@@ -150,7 +153,16 @@ class SpoolPool:
             )
 
     def close(self) -> None:
-        """Leave the spool as it is. Jobs that wait stay there, for a resumed run."""
+        """Remove the answers that the run has kept. Jobs that wait stay there, for a resumed run."""
+        for problem in list(self._read):
+            self._clear(problem)
+
+    def _clear(self, problem: str, but: Job | None = None) -> None:
+        with self._lock:
+            read = self._read.pop(problem, [])
+        for job in read:
+            if but is None or job.id != but.id:
+                self._folder.forget(job)
 
     def abort(self) -> None:
         """Do nothing, since nothing is in flight here."""

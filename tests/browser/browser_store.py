@@ -14,7 +14,7 @@ from typing import Any
 
 from campaign_fakes import FakeReferee, FakeSession, make_candidate, make_evaluation, make_problem, no_point
 
-from kernelwright.campaign import Campaign, load_recipe
+from kernelwright.campaign import Campaign, with_recipe
 from kernelwright.config import Settings
 from kernelwright.datasets import find_problem
 from kernelwright.evaluator import Confirm, Search
@@ -196,7 +196,7 @@ def _replay(store: Store, folder: Path) -> str:
 
     given = {"coder": "replay:cudaforge", "judge": "replay:cudaforge", "rounds": ROUNDS, "recipe": "cudaforge"}
     places = {"store": store.path, "cache_dir": folder / "cache", "parallel_problems": 1}
-    settings = Settings(**{**load_recipe("cudaforge").settings, **given, **places})
+    settings = with_recipe(Settings(**given, **places))
     problems = [find_problem(name, ()) for name in REPLAYED]
     return Campaign(settings, store, open_referee=lambda _: Referee()).run(problems).run_id
 

@@ -24,6 +24,7 @@ PAGES: dict[str, Callable[[Shown], str]] = {
     "kernel-refused": lambda shown: shown.refused_kernel,
     "difference": lambda shown: shown.replayed_kernel.replace("?", "/diff?against=reference&"),
     "runs": lambda shown: "/runs",
+    "driven": lambda shown: "/runs/live",
     "run": lambda shown: f"/runs/{shown.searched}",
     "run-replayed": lambda shown: f"/runs/{shown.replayed}",
     "run-live": lambda shown: f"/runs/{shown.live}",
@@ -42,7 +43,7 @@ ERRORS = {
     "no-board": ("/?suite=nobody", 404),
     "bad-query": ("/?sort=luck", 422),
 }
-EMPTY = ("/", "/problems", "/runs", "/quarantine", "/compare", "/docs/api")
+EMPTY = ("/", "/problems", "/runs", "/runs/live", "/quarantine", "/compare", "/docs/api")
 THEMES = ("light", "dark")
 
 

@@ -10,6 +10,9 @@ from browser_store import record_step
 from campaign_fakes import make_problem
 from playwright.sync_api import expect
 
+from kernelwright.campaign import CampaignEvent
+from kernelwright.campaign import live as records
+from kernelwright.campaign.live import LiveKeeper
 from kernelwright.records import RunConfig
 from kernelwright.store import Store
 
@@ -128,3 +131,17 @@ def test_two_runs_are_compared(shown, open_page):
     expect(page.get_by_label("Run A")).to_have_value(shown.searched)
     page.goto(page.url.replace(shown.lined, shown.searched))
     expect(page.locator(".empty")).to_contain_text("itself")
+
+
+def test_the_runs_that_are_driven_show_their_figures_by_themselves(live, open_page, monkeypatch):
+    monkeypatch.setattr(records, "EVERY_S", 0.0)
+    store, run = live
+    page = open_page("/runs/live").page
+    expect(page.locator("#driven")).to_contain_text("No run is being driven now")
+    with LiveKeeper(store, run) as keeper:
+        expect(page.locator(f"#run-{run}")).to_be_visible(timeout=15_000)
+        page.locator(f"#run-{run} a").focus()
+        keeper.heed(CampaignEvent("problem-started", PROBLEM.id, {}))
+        expect(page.locator("#driven tbody th")).to_have_text("level1/paged", timeout=15_000)
+        expect(page.locator(f"#run-{run} a")).to_be_focused()  # which a reader has not left
+    expect(page.locator("#driven")).to_contain_text("No run is being driven now", timeout=15_000)

@@ -252,6 +252,16 @@ def test_rates_are_of_late_and_the_time_to_go_comes_from_finished_problems(store
     assert (much_later.verdicts, much_later.verdicts_per_minute) == (2, 0.0)
 
 
+def test_a_run_without_rows_of_results_can_be_looked_at(store):
+    run = new_run(store, "finished")
+    store.set_problem_state(run, PROBLEMS[0].id, "done")
+    store.set_problem_state(run, PROBLEMS[1].id, "failed")
+    standing = Watcher(store, run).look()
+    assert (standing.done, standing.winners, standing.left) == (2, 0, 1)
+    empty = Watcher(store, new_run(store, "finished", ())).look()
+    assert (empty.problems, empty.done, empty.left, empty.winners) == (0, 0, 0, 0)
+
+
 def test_any_thread_may_tell_of_progress(store, always):
     run = new_run(store)
     with LiveKeeper(store, run) as keeper:

@@ -114,6 +114,7 @@ def through_a_spool(folder):
         with Store.open(settings.store) as store:
             result = Campaign(settings, store, open_referee=lambda _: home).run(PROBLEMS)
             assert home.judged == []
+            assert spool.state()[:3] == (0, 0, 0)  # what the store holds is not kept twice
             return Ran(result, [one for own in judges_of for one in own.judged], store)
     finally:
         over.set()

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from campaign_fakes import ENVIRONMENT, FakeReferee, make_candidate, make_problem
+from campaign_fakes import ENVIRONMENT, FakeReferee, FakeSession, make_candidate, make_problem
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
@@ -301,3 +301,22 @@ def test_closing_ends_what_waits(dispatch):
         gate.set()
         assert working.result().evaluation.verdict.passed
         ended.result()
+
+
+def test_candidates_of_the_same_problem_are_built_while_one_is_judged(dispatch, monkeypatch):
+    built, gate = [], threading.Event()
+    monkeypatch.setattr(FakeSession, "builds_ahead", lambda self, backend: True)
+    monkeypatch.setattr(FakeSession, "build_ahead", lambda self, candidate: built.append(candidate.source.strip()))
+    seat = OwnSeat(Settings(), lambda _: FakeReferee(point=lambda name: name == "open first" and gate.wait(10)))
+    dispatcher = dispatch(seat)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(dispatcher.answer, make_job("v0\n", "first"))
+        while dispatcher.state.busy == 0:
+            threading.Event().wait(0.005)
+        jobs = [make_job(f"v{n}\n", name) for name in ("same", "same", "other") for n in range(2)]
+        others = [threads.submit(dispatcher.answer, job) for job in {job.id: job for job in jobs}.values()]
+        while dispatcher.state.waiting < len(others):
+            threading.Event().wait(0.005)
+        gate.set()
+        assert all(future.result().evaluation for future in (first, *others))
+    assert sorted(built) == ["v0", "v0", "v1", "v1"]

@@ -145,7 +145,7 @@ def test_a_mailbox_names_the_file_that_is_awaited(terminal, problem_file, tmp_pa
     result = terminal("optimize", problem_file, *words, code=4)
     (prompt,) = (tmp_path / "box").glob("*/*.prompt.md")
     assert f"awaiting a reply: {str(prompt).removesuffix('.prompt.md')}.reply.md" in result.stderr
-    assert "replies are awaited" in result.stderr
+    assert "replies or verdicts are awaited" in result.stderr
     reply = Path(str(prompt).removesuffix(".prompt.md") + ".reply.md")
     reply.write_text("## plan\nnone\n## source\n```python\nv1\nclass ModelNew:\n    pass\n```\n")
     os.utime(reply, (0, 0))
