@@ -44,6 +44,7 @@ from kernelwright.store import Store
 ROOT = Path(__file__).parents[1]
 ROUNDS = 4
 SPEEDUPS = {"v0": 1.1, "v1": 2.0, "v2": 1.6, "v3": 1.8}
+PATHS = os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "campaign", ROOT / "benchmarks")))
 LEASE_S, BEAT_S = 3.0, 0.5
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 FULL_S = 1.0
@@ -78,7 +79,7 @@ def drive(folder: Path, kind: str, address: str, count: int) -> None:
 
     @contextmanager
     def open_pool(settings, languages, **more):
-        if kind == "local":
+        if kind in ("local", "peace"):
             yield None
         elif kind == "spool":
             yield SpoolPool(SpoolFolder(folder / "spool", create=True, lease_s=LEASE_S), **more)
@@ -88,9 +89,10 @@ def drive(folder: Path, kind: str, address: str, count: int) -> None:
             with closing_pool(Dispatcher(RayRoster(address, open_referee=SlowReferee), look_s=0.5, **more)) as pool:
                 yield pool
 
-    home = FakeReferee() if kind != "local" else SlowReferee()
+    home = SlowReferee() if kind == "local" else FakeReferee(SPEEDUPS)
     with Store.open(settings.store) as store:
-        campaign = Campaign(settings, store, open_referee=lambda _: home, open_pool=open_pool)
+        tell = lambda event: event.kind == "note" and print(event.data["text"], file=sys.stderr, flush=True)  # noqa: E731
+        campaign = Campaign(settings, store, open_referee=lambda _: home, open_pool=open_pool, tell=tell)
         runs = store.runs()
         if runs and runs[0].status == "finished":
             return
@@ -116,6 +118,7 @@ class Lives:
         self.count: Counter[str] = Counter()
         self.log = (folder / "log.txt").open("a")
         if kind == "ray":
+            os.environ["PYTHONPATH"] = PATHS
             from ray.cluster_utils import Cluster
 
             self.cluster = Cluster(
@@ -145,8 +148,7 @@ class Lives:
                 continue
             if process is not None and name == "driver" and process.returncode == 0:
                 return True
-            path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "campaign"), str(ROOT / "benchmarks")])
-            env = {**os.environ, **extra, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+            env = {**os.environ, **extra, "PYTHONPATH": PATHS, "RAY_USAGE_STATS_ENABLED": "0"}
             command = [sys.executable, str(Path(__file__).absolute()), *words]
             self.running[name] = subprocess.Popen(
                 command, env=env, stdout=self.log, stderr=self.log, start_new_session=True
@@ -213,7 +215,7 @@ def small_disk(folder: Path, wanted: bool):
 def peaceful(count: int) -> Counter:
     """The verdicts of a run in peace."""
     with tempfile.TemporaryDirectory() as folder:
-        drive(Path(folder), "local", "", count)
+        drive(Path(folder), "peace", "", count)
         return verdicts_in(Path(folder))[0]
 
 
@@ -225,8 +227,9 @@ def verdicts_in(folder: Path) -> tuple[Counter, Counter]:
         assert store.check().ok
         found, quarantined = Counter(), Counter()
         for one in store.evaluations(run_id=run.id):
-            kind = "confirm" if one.verdict.timing is not None and one.verdict.timing.confirmed else "search"
-            place = one.candidate.problem_id, one.candidate.source[:2], kind
+            timing = one.verdict.timing
+            confirms = one.verdict.failed_stage == "confirm" or (timing is not None and timing.confirmed)
+            place = one.candidate.problem_id, one.candidate.source[:2], "confirm" if confirms else "search"
             found[place] += 1
             if one.verdict.status == "QUARANTINED":
                 quarantined[place] += 1
@@ -255,7 +258,7 @@ def main() -> int:
     with small_disk(folder, given.pool == "spool") as mounted:
         lives = Lives(folder, given.pool, given.problems, rng)
         try:
-            between = max(1, given.problems * ROUNDS // given.kills)  # verdicts from one blow to the next
+            between = max(1, given.problems * ROUNDS // given.kills // 2)  # verdicts from one blow to the next
             seen = 0
             while not lives.revive():
                 time.sleep(0.05)

@@ -340,7 +340,9 @@ def report(common: Common, result: CampaignResult, settings: Settings, lints: Fi
         _print_report(result, settings, layers, common.store_flag, lints)
     if result.status in EXIT_OF_STATUS:
         budget = "".join(f" {BUDGET_FLAGS[name]}" for name in result.budgets) if result.reason == "budget" else ""
-        why = {"budget": "the budget is used up; ", "replies": "replies or verdicts are awaited; "}.get(result.reason, "")
+        why = {"budget": "the budget is used up; ", "replies": "replies or verdicts are awaited; "}.get(
+            result.reason, ""
+        )
         say(f"{result.status}: {why}everything finished is saved")
         if result.status != "cancelled":
             say(f"resume with: kernelwright resume {result.run_id}{budget}{common.store_flag}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kernelwright.errors import KernelwrightError, MachineError, UsageError
 from kernelwright.pool._jobs import Answer, Card, Job, quarantine, version
-from kernelwright.pool._seat import Seat, SeatLost
+from kernelwright.pool._seat import Roster, SeatLost
 from kernelwright.records import Backend, Environment
 
 LOSSES_TO_QUARANTINE: Final = 2  # seats that one candidate may cost
@@ -21,27 +21,10 @@ _TRIES: Final = 2  # of a job on which the machine failed
 _FAULTS_TO_DRAIN: Final = 3  # in a row, on one seat
 _WAITED_LONG_S: Final = 120.0  # then a job goes before jobs whose problem is open on the seat
 _LOOK_S: Final = 2.0  # between looks for new seats
+_FAILED_START_REST_S: Final = 10.0
 MOST_SOON: Final = 4  # candidates that are built while another one is judged
 _REST_S: Final = 300.0  # before a bad seat is tried again
 _LEAST_SIDE_BY_SIDE: Final = 8
-
-
-class Roster(Protocol):
-    """Says which seats there should be. It may change at any time."""
-
-    kind: str
-
-    def names(self) -> Sequence[str]:
-        """Names of the seats that can be had now."""
-        ...
-
-    def seat(self, name: str) -> Seat:
-        """A new seat of that name."""
-        ...
-
-    def close(self) -> None:
-        """Let all seats go."""
-        ...
 
 
 class PoolState(NamedTuple):
@@ -143,6 +126,7 @@ class Dispatcher:
         self._counted_at = clock()
         self._without_seats_since = clock()
         self._fault: KernelwrightError | None = None  # why the latest seat did not open
+        self._last_loss = ""
         self._over = threading.Event()
         self._look()
         self._looker = threading.Thread(target=self._keep_looking, name="roster", daemon=True)
@@ -259,7 +243,7 @@ class Dispatcher:
                     self._hire(name)
             for name, desk in self._desks.items():
                 desk.ending = desk.ending or name not in names
-            if self._desks:
+            if any(desk.card is not None for desk in self._desks.values()):
                 self._without_seats_since = self._clock()
             elif self._waiting:
                 self._give_up_hopeless()
@@ -274,7 +258,7 @@ class Dispatcher:
     def _work(self, desk: _Desk) -> None:
         """Drive one seat, from its opening to its end."""
         seat = self._roster.seat(desk.name)
-        rest = 0.0  # a lost seat is replaced at the next look
+        rest = 0.0
         try:
             self._opened(desk, seat.open())
             while (asked := self._take(desk)) is not None:
@@ -286,6 +270,7 @@ class Dispatcher:
                     )
                     break
         except SeatLost as lost:
+            rest = _FAILED_START_REST_S if desk.card is None else 0.0
             self._lost(desk, lost)
         except KernelwrightError as error:  # it did not open
             self._fault, rest = error, _REST_S
@@ -428,6 +413,7 @@ class Dispatcher:
         with self._changed:
             self._count()
             self._state = self._state._replace(lost=self._state.lost + 1)
+            self._last_loss = f"({desk.name}: {lost})"
             asked = desk.doing
             if asked is None:
                 self._tell(f"{desk.name}: lost: {lost}")
@@ -467,9 +453,9 @@ class Dispatcher:
             raise MachineError("the pool was closed")
         if not self._desks and self._fault is not None:
             raise self._fault
-        if not self._desks and self._clock() - self._without_seats_since > self._patience_s:
+        if self._clock() - self._without_seats_since > self._patience_s:
             raise MachineError(
-                f"no seat of {self._roster.kind} could be had for {self._patience_s:.0f} s",
+                f"no seat of {self._roster.kind} could be had for {self._patience_s:.0f} s {self._last_loss}".strip(),
                 hint="start machines, then 'kernelwright resume RUN'",
             )
         if backend is not None and self._desks and all(desk.card is not None for desk in self._desks.values()):

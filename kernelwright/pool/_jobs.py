@@ -130,6 +130,7 @@ class Job(Record):
             backend=self.candidate.backend,
             control=self.control,
             stage=None,
+            failed_stage="confirm" if self.depth.kind == "confirm" else None,
             status=Status.QUARANTINED,
             reason=reason,
             environment=environment.id,

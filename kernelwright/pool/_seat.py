@@ -55,6 +55,24 @@ class Seat(Protocol):
         ...
 
 
+class Roster(Protocol):
+    """Says which seats there should be. It may change at any time."""
+
+    kind: str
+
+    def names(self) -> Sequence[str]:
+        """Names of the seats that can be had now."""
+        ...
+
+    def seat(self, name: str) -> Seat:
+        """A new seat of that name."""
+        ...
+
+    def close(self) -> None:
+        """Let all seats go."""
+        ...
+
+
 class OwnSeat:
     """A seat in this process. A sandbox's processes die with the thread that started them, so use one thread.
 

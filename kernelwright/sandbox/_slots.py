@@ -1,7 +1,10 @@
 """User ids for sandboxes: each live sandbox has its own, so that no two can signal, trace or read one another.
 
-An abstract unix socket with the id in its name reserves the id. The name is unique on the host (in its network
-namespace) across processes, and it vanishes with its owner, however the owner dies.
+An abstract unix socket with the id in its name reserves the id. The name is unique in the host's network namespace
+across processes, and it vanishes with its owner, however the owner dies.
+
+Another network namespace, as containers have one, does not see these names. Processes there begin to look at another
+id, and no id is taken under which anything runs. A sandbox ends all processes of its user, so ids must not be shared.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import threading
 from typing import Final
 
 from kernelwright.errors import SandboxError
+from kernelwright.sandbox import _tasks
 
 FIRST_UID: Final = 61010
 _COUNT: Final = 990
@@ -29,7 +33,9 @@ def acquire() -> int | None:
     if os.geteuid() != 0:
         return None
     with _lock:
-        for uid in range(FIRST_UID, FIRST_UID + _COUNT):
+        begin = _namespace() % _COUNT
+        for number in range(_COUNT):
+            uid = FIRST_UID + (begin + number) % _COUNT
             lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 lock.bind(f"\0kernelwright-slot-{uid}")
@@ -38,9 +44,20 @@ def acquire() -> int | None:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 continue
+            if _tasks.owned_by(uid):
+                lock.close()
+                continue
             _held[uid] = lock
             return uid
     raise SandboxError(f"all {_COUNT} sandbox user ids are taken", hint="end other kernelwright processes")
+
+
+def _namespace() -> int:
+    """A number of this process's network namespace; 0 if /proc does not tell."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
 
 
 def release(uid: int | None) -> None:

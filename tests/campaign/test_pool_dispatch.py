@@ -320,3 +320,9 @@ def test_candidates_of_the_same_problem_are_built_while_one_is_judged(dispatch, 
         gate.set()
         assert all(future.result().evaluation for future in (first, *others))
     assert sorted(built) == ["v0", "v0", "v1", "v1"]
+
+
+def test_seats_that_never_start_are_told_of_and_given_up(dispatch):
+    dispatcher = dispatch(ScriptedSeat("a", opens=SeatLost("no module named kernelwright")), patience_s=0.1)
+    with pytest.raises(MachineError, match=r"could be had for 0 s \(a: no module named kernelwright\)"):
+        dispatcher.answer(make_job())

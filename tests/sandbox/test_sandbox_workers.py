@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
@@ -84,6 +85,26 @@ def test_what_a_worker_sees_of_itself(start, sandbox):
         assert "var" not in seen["root"]
     assert worker.layers[0] == ("zygote" if worker.warm else sandbox.layers[0])
     assert "seccomp:contestant" in worker.layers
+
+
+def test_no_user_id_is_taken_under_which_something_runs(start):
+    """Another network namespace, as a container's, reserves ids unseen. Ending a sandbox must not end its processes."""
+    worker, _ = start("echo")
+    uid = os.stat(f"/proc/{worker.pid}").st_uid
+    worker.kill()
+    if os.geteuid() != 0:
+        assert uid == os.geteuid()  # an ordinary user cannot change users
+        return
+    stranger = subprocess.Popen(["sleep", "60"], user=uid)
+    try:
+        others = [start("echo")[0] for _ in range(2)]
+        assert uid not in {os.stat(f"/proc/{other.pid}").st_uid for other in others}
+        for other in others:
+            other.kill()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_how_workers_end(start):
