@@ -128,7 +128,9 @@ class Settings(BaseModel):
         None, description="time that a run's candidates may take of the referee in seconds; none for no limit"
     )
     parallel_problems: Annotated[Literal["auto"] | Count, BeforeValidator(number_or_auto)] = Field(
-        "auto", description="problems worked on side by side; auto: 1, or 8 with a model that others run"
+        "auto",
+        description="problems worked on side by side; auto: 1, 8 with a model that others run or a pool, or more for "
+        "many seats",
     )
     max_output_tokens: Count = Field(16000, description="longest reply of a model in tokens, its reasoning included")
     replies: Literal["reuse", "fresh"] = Field(
