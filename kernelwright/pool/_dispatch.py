@@ -74,6 +74,7 @@ class _Desk:
     faults: int = 0
     open_problems: deque[str] = field(default_factory=lambda: deque(maxlen=2))
     ending: bool = False
+    thread: threading.Thread | None = None
     wake: threading.Condition | None = None  # while the seat is idle
 
 
@@ -200,14 +201,15 @@ class Dispatcher:
             return asked
 
     def close(self) -> None:
-        """End all seats after the work in flight."""
+        """End all seats after the work in flight. Seats that are only opening are not waited for."""
         with self._changed:
             self._over.set()
             for asked in self._waiting:
                 asked.future.set_exception(MachineError("the pool was closed"))
             self._waiting.clear()
             self._wake_all()
-            threads = list(self._threads)
+            opening = {desk.thread for desk in self._desks.values() if desk.card is None}
+            threads = [thread for thread in self._threads if thread not in opening]
         for thread in (self._looker, *threads):
             thread.join()
         self._roster.close()
@@ -251,15 +253,15 @@ class Dispatcher:
 
     def _hire(self, name: str) -> None:
         desk = self._desks[name] = _Desk(name)
-        thread = threading.Thread(target=self._work, args=(desk,), name=f"seat {name}", daemon=True)
+        desk.thread = thread = threading.Thread(target=self._work, args=(desk,), name=f"seat {name}", daemon=True)
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
         thread.start()
 
     def _work(self, desk: _Desk) -> None:
         """Drive one seat, from its opening to its end."""
-        seat = self._roster.seat(desk.name)
-        rest = 0.0
+        rest, seat = 0.0, None
         try:
+            seat = self._roster.seat(desk.name)
             self._opened(desk, seat.open())
             while (asked := self._take(desk)) is not None:
                 self._settle(desk, asked, seat.answer(asked.job, asked.on_stage, self._soon(asked)))
@@ -276,11 +278,13 @@ class Dispatcher:
             self._fault, rest = error, _REST_S
             self._tell(f"{desk.name}: cannot judge: {error}")
         except Exception as error:  # noqa: BLE001 - a thread must not die without a word
+            rest = _FAILED_START_REST_S
             self._lost(desk, SeatLost(f"{type(error).__name__}: {error}"))
         finally:
             self._left(desk, rest)
             with suppress(Exception):  # the seat is gone
-                seat.close()
+                if seat is not None:
+                    seat.close()
 
     def _opened(self, desk: _Desk, card: Card) -> None:
         if card.version != self._version:

@@ -326,3 +326,12 @@ def test_seats_that_never_start_are_told_of_and_given_up(dispatch):
     dispatcher = dispatch(ScriptedSeat("a", opens=SeatLost("no module named kernelwright")), patience_s=0.1)
     with pytest.raises(MachineError, match=r"could be had for 0 s \(a: no module named kernelwright\)"):
         dispatcher.answer(make_job())
+
+
+def test_a_seat_that_only_opens_does_not_hold_up_the_end():
+    gate, stuck = threading.Event(), ScriptedSeat("stuck")
+    stuck.open = lambda: gate.wait(60)
+    dispatcher = Dispatcher(Seats(ScriptedSeat("a"), stuck), look_s=0.01)
+    assert dispatcher.answer(make_job()).evaluation
+    dispatcher.close()
+    gate.set()
