@@ -54,6 +54,7 @@ def seeds(taken):
     return {name: found.get(name.replace("/", "_"), made[name]) for name in made}
 
 
+@pytest.mark.timeout(1500)  # of all problems, in `make test-all`
 @pytest.mark.matrix(one_in=40)
 @pytest.mark.parametrize("seeded", NAMES)
 def test_seed(seeds, seeded):
@@ -67,6 +68,7 @@ def table(load_script):
     return load_script("scripts/gpu_table.py")
 
 
+@pytest.mark.timeout(1500)  # of all problems, in `make test-all`
 @pytest.mark.matrix(one_in=40)
 @pytest.mark.parametrize("listed", NAMES)
 def test_a_row_of_the_table_is_what_the_generator_does(table, listed):
