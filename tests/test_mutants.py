@@ -78,7 +78,7 @@ def test_tests_of_rooms_that_cannot_reach_a_fault_are_left_out(benchmark, mutant
     in_codegen = next(mutant for mutant in mutants if mutant.area == "codegen")
     found = benchmark.other_tests(in_codegen, ROOT)
     assert {"tests/codegen", "tests/agents", "tests/cli", "tests/adversarial", "tests/test_docs.py"} <= set(found)
-    assert not {"tests/sandbox", "tests/store", "tests/browser"} & set(found)
+    assert not {"tests/sandbox", "tests/inline", "tests/browser"} & set(found)
 
 
 class Phase(NamedTuple):

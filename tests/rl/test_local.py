@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from campaign_fakes import make_candidate, make_evaluation, make_problem
-from kernelwright.campaign._sessions import JUDGEMENTS_OF_A_SESSION, LIFE_OF_A_SESSION_S
+from kernelwright.pool._sessions import JUDGEMENTS_OF_A_SESSION, LIFE_OF_A_SESSION_S
 
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
 from kernelwright.records import Status
@@ -127,7 +127,7 @@ def test_the_latest_sessions_are_kept(settings, store, referee, ask):
 
 
 def test_a_session_is_renewed_before_its_secrets_wear_out(scorer, ask, referee, clock, monkeypatch):
-    monkeypatch.setattr("kernelwright.campaign._sessions.JUDGEMENTS_OF_A_SESSION", 2)
+    monkeypatch.setattr("kernelwright.pool._sessions.JUDGEMENTS_OF_A_SESSION", 2)
     scorer.score([ask(f"{number}\n") for number in range(3)])
     assert len(referee.opened()) == 2
     clock.seconds += LIFE_OF_A_SESSION_S
