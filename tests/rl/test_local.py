@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from campaign_fakes import make_candidate, make_evaluation, make_problem
-from kernelwright.pool._sessions import JUDGEMENTS_OF_A_SESSION, LIFE_OF_A_SESSION_S
 
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError, UsageError
+from kernelwright.pool._sessions import JUDGEMENTS_OF_A_SESSION, LIFE_OF_A_SESSION_S
 from kernelwright.records import Status
 from kernelwright.rl import LocalScorer
 from kernelwright.rl._local import feedback_on, runs_of
