@@ -17,7 +17,6 @@ from kernelwright.pool import Depth, Job, Pool, Sessions, method_of, version
 from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 
 T = TypeVar("T")
-_COUNTED = ("judge", "judge_sample")
 
 
 class LaneSession(Session, Protocol):
@@ -124,12 +123,19 @@ class _Lent:
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
-            session = self._lane.opened(*self._given, int(name in _COUNTED))
-            if name == "judge_sample":
-                return session.as_kernelbench(session.judge(*arguments, **options))
+            session = self._lane.opened(*self._given, int(name == "judge"))
             return getattr(session, name)(*arguments, **options)
 
         return lambda *arguments, **options: self._lane.do(partial(call, *arguments, **options))
+
+    def judge_sample(self, candidate: Candidate, *, control: bool = False) -> Evaluation:
+        """See :class:`LaneSession`."""
+
+        def judged() -> Evaluation:
+            session = self._lane.opened(*self._given, 1)
+            return session.as_kernelbench(session.judge(candidate, control=control))
+
+        return self._lane.do(judged)
 
     def close(self) -> None:
         """See :class:`LaneSession`."""

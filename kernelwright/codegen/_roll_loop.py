@@ -220,7 +220,7 @@ class LoopWriter(StepWriter):
         }
 
     def _plain_names(self, body: Sequence[Node]) -> dict[str, str]:
-        """Names for the nodes of a step that are the same whatever the loops before it are."""
+        """Names for the nodes of a step. They do not depend on the loops before it."""
         names: dict[str, str] = {}
         taken = {made["name"] for made in self.inputs.values()}
         for node in body:

@@ -89,6 +89,7 @@ class Dispatcher:
 
     Args:
         roster: the seats.
+        threads: number of threads of the run's candidates.
         expected: environments in which the run was judged before. Seats of other ones are not used.
         patience_s: how long jobs wait while there is no seat.
         tell: called with a line about each loss of a seat.
@@ -100,6 +101,7 @@ class Dispatcher:
         self,
         roster: Roster,
         *,
+        threads: int = 1,
         expected: Mapping[Backend, str] | None = None,
         patience_s: float = 600.0,
         tell: Callable[[str], None] = lambda line: None,
@@ -109,6 +111,7 @@ class Dispatcher:
         self._version = version()  # read once, before there are threads
         self._look_s = look_s
         self._roster = roster
+        self._threads_of_candidates = threads
         self._expected = dict(expected or {})
         self._patience_s = patience_s
         self._tell = tell
@@ -292,10 +295,11 @@ class Dispatcher:
         with self._changed:
             self._count()
             desk.card = card
-            desk.judges_in = {backend: found.id for backend, found in card.environments.items()}
+            here = card.in_threads(self._threads_of_candidates)
+            desk.judges_in = {backend: found.id for backend, found in here.items()}
             self._fault = None
             others = []
-            for backend, found in card.environments.items():
+            for backend, found in here.items():
                 if self._expected.get(backend) in (None, found.id):
                     self._environments.setdefault(backend, found)
                 if self._environments.get(backend, found) != found:

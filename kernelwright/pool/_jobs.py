@@ -19,12 +19,11 @@ from kernelwright.records.base import sha256_text
 from kernelwright.records.codec import dump_json
 from kernelwright.records.verdicts import Verdict
 
-# The settings that a verdict depends on. Those of places, models and budgets stay with the run.
+# The settings that a verdict depends on. Those of places, models and budgets stay with the run; whether there is an
+# accelerator, and how many cores build, is up to the machine that judges.
 _OF_THE_METHOD: Final = (
     "sandbox",
-    "device",
     "threads",
-    "compile_lanes",
     "baselines",
     "memory_bytes",
     "call_timeout_s",
@@ -106,6 +105,11 @@ class Job(Record):
     archive: tuple[InputGenerator, ...] = ()
     settings: dict[str, Any] = Field(default_factory=dict)
     asking: int = 0
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of the candidate and of the referee while timed."""
+        return int(self.settings.get("threads", 1))
 
     @functools.cached_property
     def text(self) -> str:
@@ -216,11 +220,18 @@ def quarantine(job: Job, environment: Environment, losses: int) -> Answer:
 
 
 class Card(Record):
-    """What a seat is: its name, its version, and the environment in which it judges each language."""
+    """What a seat is: its name, its version, and the environment in which it judges each language.
+
+    The number of threads is a job's, not a seat's; see :meth:`in_threads`.
+    """
 
     seat: str
     version: str
     environments: dict[Backend, Environment]
+
+    def in_threads(self, threads: int) -> dict[Backend, Environment]:
+        """The environments of judgements with so many threads."""
+        return {name: found.model_copy(update={"threads": threads}) for name, found in self.environments.items()}
 
 
 def method_of(settings: Settings) -> dict[str, Any]:
@@ -232,10 +243,18 @@ def method_of(settings: Settings) -> dict[str, Any]:
 def with_method(settings: Settings, method: Mapping[str, Any]) -> Settings:
     """The settings of a seat with those of a job.
 
+    A job may ask for a sandbox where the seat leaves the choice open. It cannot take one away.
+
     Raises:
-        UsageError: the method has a value that this version does not know.
+        UsageError: the seat's sandbox is another one, or the method has a value that this version does not know.
     """
     unknown = sorted(set(method) - set(_OF_THE_METHOD))
     if unknown:
         raise errors.UsageError(f"a job asks for the setting {unknown[0]!r}", hint="use one version everywhere")
-    return settings.with_values("a job", **method)
+    own, asked = settings.sandbox, method.get("sandbox", "auto")
+    if asked not in ("auto", own) and (own != "auto" or asked == "none"):
+        raise errors.UsageError(
+            f"a job asks for sandbox {asked}, and this machine judges with sandbox {own}",
+            hint="start the worker with the same --sandbox, or the run without one",
+        )
+    return settings.with_values("a job", **{**method, "sandbox": own if asked == "auto" else asked})

@@ -176,11 +176,13 @@ def _opened(
         from kernelwright.pool._spool import SpoolFolder
         from kernelwright.pool._spool_pool import SpoolPool
 
-        return SpoolPool(SpoolFolder(Path(rest).expanduser(), create=True), expected=expected, tell=tell)
+        return SpoolPool(
+            SpoolFolder(Path(rest).expanduser(), create=True), threads=settings.threads, expected=expected, tell=tell
+        )
     from kernelwright.pool._dispatch import Dispatcher
     from kernelwright.pool._ray import RayRoster
 
     address, _, resource = rest.partition("#")
     gpus = settings.device != "none" and any(language != "cpp" for language in languages)
     roster = RayRoster(address, resource, gpus=gpus, threads=settings.threads)
-    return Dispatcher(roster, expected=expected, tell=tell)
+    return Dispatcher(roster, threads=settings.threads, expected=expected, tell=tell)

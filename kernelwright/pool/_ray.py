@@ -1,4 +1,4 @@
-"""Seats of a Ray cluster: an actor for each device, or for each node where there is none.
+"""Seats of a Ray cluster: an actor for each GPU, or for each node if no node has one.
 
 An actor opens no device itself. It starts sandboxed workers, as the referee does on one machine. It is pinned to its
 node and never restarted by Ray: when it is lost, the dispatcher asks for a new seat, on whichever nodes live then.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from kernelwright.config import Settings
-from kernelwright.pool._jobs import Answer, Card, Fault, Job, version, with_method
+from kernelwright.pool._jobs import Answer, Card, Fault, Job, method_of, version, with_method
 from kernelwright.pool._sessions import OpenReferee, Sessions, open_local_referee
 from kernelwright.records import Backend
 
@@ -94,14 +94,14 @@ class OwnSeat:
         self._settings = settings
         self._open_referee = open_referee
         self._most_open = most_open
-        self._method: dict[str, Any] | None = None
+        self._method: dict[str, Any] = {}  # of the sessions
         self._sessions: Sessions | None = None
         self._archive: tuple[Any, ...] = ()
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
 
     def open(self) -> Card:
         """See :class:`Seat`."""
-        referee = self._serving(None).referee()
+        referee = self._serving(self._settings).referee()
         return Card(
             seat=self.name,
             version=version(),
@@ -123,24 +123,25 @@ class OwnSeat:
 
     def close(self) -> None:
         """See :class:`Seat`. The next use opens the referee again."""
-        sessions, self._sessions, self._method = self._sessions, None, None
+        sessions, self._sessions = self._sessions, None
         if sessions is not None:
             sessions.close()
 
     def _evaluated(self, job: Job, on_stage: Callable[[str], None], soon: Sequence[Job]) -> Any:
         self._archive = job.archive
-        session = self._serving(job.settings).session(job.problem, job.backend, on_stage=on_stage)
+        settings = with_method(self._settings, job.settings)
+        session = self._serving(settings).session(job.problem, job.backend, on_stage=on_stage)
         for candidate in (job.candidate, *(one.candidate for one in soon)) if soon else ():
             if session.builds_ahead(candidate.backend):
                 session.build_ahead(candidate)
         return job.answered_in(session)
 
-    def _serving(self, method: dict[str, Any] | None) -> Sessions:
-        """The sessions for the settings of a job. Other settings need another referee."""
-        if self._sessions is None or (method is not None and self._method not in (None, method)):
+    def _serving(self, settings: Settings) -> Sessions:
+        """The sessions for some settings. Another method needs another referee."""
+        method = method_of(settings)
+        if self._method != method:
             self.close()
         if self._sessions is None:
-            settings = self._settings if method is None else with_method(self._settings, method)
             self._sessions = Sessions(
                 settings,
                 most=self._most_open,

@@ -19,14 +19,15 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from kernelwright.errors import StoreError, UsageError
+from kernelwright.errors import UsageError
+from kernelwright.files import disk_errors_told
 from kernelwright.pool._jobs import Answer, Card, Job
 from kernelwright.records import Record
 from kernelwright.records.base import sha256_text
@@ -102,8 +103,11 @@ class SpoolState(NamedTuple):
 
 @dataclass
 class _Seen:
+    """A worker's heartbeats as they were seen last, since when, and whether they have grown before."""
+
     beats: int
     since: float
+    grew: bool
 
 
 class SpoolFolder:
@@ -132,7 +136,7 @@ class SpoolFolder:
         self._lease_s = lease_s
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
-        with _told(f"use the spool {self.path}"):
+        with disk_errors_told(f"use the spool {self.path}"):
             self._refuse_others(create)
             for name in _FOLDERS:
                 (self.path / name).mkdir(parents=True, exist_ok=True)
@@ -156,7 +160,7 @@ class SpoolFolder:
 
     def post(self, job: Job, expected_s: float | None = None) -> None:
         """Let a job wait, unless it is there already."""
-        with _told("write a job"):
+        with disk_errors_told("write a job"):
             if self.answer_path(job.id).exists() or self.find(job.id) is not None:
                 return
             self._write(self.path / "jobs" / Entry.of(job, expected_s).name, job.text)
@@ -170,9 +174,9 @@ class SpoolFolder:
         return self.path / "answers" / f"{job_id}{ANSWER_SUFFIX}"
 
     def answer(self, job: Job) -> Answer | None:
-        """The answer to a job; None if there is none. One that cannot be of this job is put aside."""
+        """The answer to a job, or None. A file that does not answer this job is put aside."""
         path = self.answer_path(job.id)
-        with _told("read an answer"):
+        with disk_errors_told("read an answer"):
             try:
                 found = Answer.model_validate_json(_read(path))
             except FileNotFoundError:
@@ -186,7 +190,7 @@ class SpoolFolder:
 
     def forget(self, job: Job) -> None:
         """Remove an answer, so that the job can be asked again."""
-        with _told("remove an answer"), suppress(FileNotFoundError):
+        with disk_errors_told("remove an answer"), suppress(FileNotFoundError):
             self.answer_path(job.id).unlink()
 
     # ------------------------------------------------------------------------------------------ the working side
@@ -198,7 +202,7 @@ class SpoolFolder:
             suits: whether the worker can do a job.
             first: the problem whose jobs are taken first; see :attr:`Entry.problem`.
         """
-        with _told("claim a job"):
+        with disk_errors_told("claim a job"):
             for entry in sorted(self.waiting(), key=lambda one: (one.problem != first, one)):
                 source = self.path / "jobs" / entry.name
                 if self.answer_path(entry.job).exists():
@@ -225,7 +229,7 @@ class SpoolFolder:
     def soon(self, entry: Entry, job: Job, most: int) -> list[Job]:
         """Jobs that wait on the same problem, asked with the same settings."""
         found: list[Job] = []
-        with _told("look for jobs"):
+        with disk_errors_told("look for jobs"):
             for other in sorted(one for one in self.waiting() if one.problem == entry.problem)[:most]:
                 with suppress(FileNotFoundError, ValidationError):
                     found.append(Job.model_validate_json(_read(self.path / "jobs" / other.name)))
@@ -233,7 +237,7 @@ class SpoolFolder:
 
     def finish(self, entry: Entry, answer: Answer) -> bool:
         """Publish the answer to a job, and end its claim. Returns False if there was an answer already."""
-        with _told("write an answer"):
+        with disk_errors_told("write an answer"):
             first = self._publish(answer)
             (self.path / ("claimed" if entry.worker else "jobs") / entry.name).unlink(missing_ok=True)
             return first
@@ -241,7 +245,7 @@ class SpoolFolder:
     def release(self, entry: Entry, *, lost: bool = False) -> None:
         """Give a claimed job back. ``lost``: its worker died, which counts against the candidate."""
         again = entry._replace(worker="", losses=entry.losses + lost)
-        with _told("give a job back"), suppress(FileNotFoundError):
+        with disk_errors_told("give a job back"), suppress(FileNotFoundError):
             if self.answer_path(entry.job).exists():
                 (self.path / "claimed" / entry.name).unlink()
             else:
@@ -249,7 +253,7 @@ class SpoolFolder:
 
     def beat(self, beat: Beat) -> None:
         """Write a worker's heartbeat."""
-        with _told("write a heartbeat"):
+        with disk_errors_told("write a heartbeat"):
             self._write(self.path / "workers" / f"{beat.worker}.json", dump_json(beat))
 
     def take_back(self, but: str = "") -> list[Entry]:
@@ -259,7 +263,7 @@ class SpoolFolder:
             but: the worker that asks, whose own claims are never stale.
         """
         found = []
-        with _told("look for dead workers"):
+        with disk_errors_told("look for dead workers"):
             for entry in self.claimed():
                 if entry.worker != but and not self.lives(entry.worker):
                     self.release(entry, lost=True)
@@ -272,20 +276,20 @@ class SpoolFolder:
         beats = -1 if (beat := self._beat(worker)) is None else beat.beats
         seen = self._seen.get(worker)
         if seen is None or seen.beats != beats:
-            self._seen[worker] = _Seen(beats, self._clock())
+            self._seen[worker] = _Seen(beats, self._clock(), seen is not None)
             return True
         return self._clock() - seen.since < self._lease_s
 
     def was_seen_alive(self, worker: str) -> bool:
         """Whether a worker's heartbeats were seen to grow, and lately."""
         seen = self._seen.get(worker)
-        return seen is not None and seen.beats > 0 and self._clock() - seen.since < self._lease_s
+        return seen is not None and seen.grew and self._clock() - seen.since < self._lease_s
 
     # ------------------------------------------------------------------------------------------ packing
 
     def texts(self) -> Iterator[tuple[str, str, str]]:
         """The files to pack: ``jobs``, ``answers`` or ``workers``, the name, the text. Claimed jobs count as jobs."""
-        with _told("read the spool"):
+        with disk_errors_told("read the spool"):
             for folder, entries in (("jobs", self.waiting()), ("claimed", self.claimed())):
                 for entry in entries:
                     with suppress(FileNotFoundError):  # it was claimed or answered just now
@@ -299,7 +303,7 @@ class SpoolFolder:
     def add_jobs(self, jobs: Iterable[tuple[Entry, Job]]) -> int:
         """Add jobs of another spool; returns the number of those that were unknown here."""
         added = 0
-        with _told("write a job"):
+        with disk_errors_told("write a job"):
             known = {entry.job for entry in (*self.waiting(), *self.claimed())}
             for entry, job in jobs:
                 if job.id not in known and not self.answer_path(job.id).exists():
@@ -309,14 +313,14 @@ class SpoolFolder:
 
     def add_answers(self, answers: Iterable[Answer]) -> int:
         """Add answers of another spool, and end their jobs here; returns the number of new ones."""
-        with _told("write an answer"):
+        with disk_errors_told("write an answer"):
             added = sum(self._publish(answer) for answer in answers)
             self._sweep()
         return added
 
     def add_beat(self, beat: Beat) -> bool:
         """Add the card of a worker of another spool; False if it is known here with as many heartbeats."""
-        with _told("write a card"):
+        with disk_errors_told("write a card"):
             known = self._beat(beat.worker)
             if known is not None and known.beats >= beat.beats:
                 return False
@@ -341,7 +345,7 @@ class SpoolFolder:
 
     def state(self) -> SpoolState:
         """The numbers of jobs, and the workers."""
-        with _told("look into the spool"):
+        with disk_errors_told("look into the spool"):
             answered = sum(entry.name.endswith(ANSWER_SUFFIX) for entry in os.scandir(self.path / "answers"))
             return SpoolState(len(self.waiting()), len(self.claimed()), answered, tuple(self.workers()))
 
@@ -408,16 +412,3 @@ class SpoolFolder:
 def _read(path: Path) -> str:
     with path.open(encoding="utf-8", errors="replace") as file:
         return file.read(MOST_BYTES)
-
-
-@contextmanager
-def _told(doing: str) -> Iterator[None]:
-    """Turn an OSError into a StoreError that says what was tried."""
-    try:
-        yield
-    except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        raise StoreError(
-            f"cannot {doing}: {error.strerror or error}{place}",
-            hint="see whether the folder can be written and its disk has room; nothing was lost",
-        ) from error

@@ -21,6 +21,7 @@ class SpoolPool:
 
     Args:
         folder: the spool.
+        threads: number of threads of the run's candidates.
         expected: environments in which the run was judged before. Workers of other ones are not asked.
         tell: called with a line about each lost worker.
     """
@@ -32,10 +33,12 @@ class SpoolPool:
         self,
         folder: SpoolFolder,
         *,
+        threads: int = 1,
         expected: Mapping[Backend, str] | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._folder = folder
+        self._threads = threads
         self._expected = dict(expected or {})
         self._tell = tell
         self._lock = threading.Lock()
@@ -88,7 +91,7 @@ class SpoolPool:
         return sorted(beats, key=lambda beat: not self._folder.was_seen_alive(beat.worker))
 
     def _of(self, card: Card, backend: Backend) -> Environment | None:
-        found = card.environments.get(backend)
+        found = card.in_threads(self._threads).get(backend)
         if found is None or self._expected.get(backend, found.id) != found.id:
             return None
         return found
@@ -126,6 +129,8 @@ class SpoolPool:
     def look(self) -> None:
         """Give the jobs of dead workers back. A job that has cost too many workers is answered here."""
         lost = self._folder.take_back()
+        for beat in self._folder.workers():
+            self._folder.lives(beat.worker)  # sees whether its heartbeats grow
         for entry in lost:
             self._tell(f"worker {entry.worker} was lost while it did job {entry.job[:8]}; the job waits again")
         with self._lock:

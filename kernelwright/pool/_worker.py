@@ -142,7 +142,7 @@ class Worker:
     def _suits(self, job: Job, card: Card) -> bool:
         """Whether this worker may do a job. The reason against it is told once."""
         why = ""
-        here = card.environments.get(job.candidate.backend)
+        here = card.in_threads(job.threads).get(job.candidate.backend)
         if job.version != version():
             why = f"it was asked by kernelwright {job.version}, and this is {version()}"
         elif here is None or job.environment not in ("", here.id):
@@ -190,7 +190,7 @@ class Worker:
             MachineError, MissingToolError: this machine cannot judge.
         """
         if entry.losses >= LOSSES_TO_QUARANTINE:
-            return quarantine(job, self._card.environments[job.candidate.backend], entry.losses)
+            return quarantine(job, self._card.in_threads(job.threads)[job.candidate.backend], entry.losses)
         answer = self._seat.answer(job, lambda stage: None, self._folder.soon(entry, job, MOST_SOON))
         if self._stop() and not _passed(answer):
             raise _AskedToEnd  # a signal to all processes here may have ended the candidate as well

@@ -11,17 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kernelwright.errors import StoreError
-
 OURS_ALONE: Final = 0o600
-_HINTS: Final = {
-    errno.ENOSPC: "free some space; nothing was lost",
-    errno.EDQUOT: "the quota is used up: free some space; nothing was lost",
-    errno.EROFS: "the place is read-only: choose another store, or mount it writable",
-    errno.EACCES: "make the folder writable for the user that runs this",
-    errno.EPERM: "make the folder writable for the user that runs this",
-}
-UNAVAILABLE: Final = 503
 
 
 class Contents(NamedTuple):
@@ -29,20 +19,6 @@ class Contents(NamedTuple):
 
     data: bytes
     status: os.stat_result
-
-
-@contextmanager
-def disk_errors_told(doing: str) -> Iterator[None]:
-    """Turn an OSError into a StoreError that names the action. Its HTTP status is 503."""
-    try:
-        yield
-    except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        raise StoreError(
-            f"cannot {doing}: {error.strerror or error}{place}",
-            hint=_HINTS.get(error.errno or 0, "see whether the disk and the folder are sound"),
-            status=UNAVAILABLE,
-        ) from error
 
 
 @contextmanager

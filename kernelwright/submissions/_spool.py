@@ -30,11 +30,11 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
+from kernelwright.files import disk_errors_told
 from kernelwright.records import Backend
 from kernelwright.submissions._entries import MOST_BYTES, SUFFIX, entries, ids, read, tries_in, write_tries
 from kernelwright.submissions._files import (
     HeldLock,
-    disk_errors_told,
     lock_now,
     locked,
     make_folder,

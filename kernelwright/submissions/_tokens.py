@@ -18,8 +18,9 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationError
 
 from kernelwright.errors import StoreError, UsageError
+from kernelwright.files import UNAVAILABLE, disk_errors_told
 from kernelwright.records import Record
-from kernelwright.submissions._files import UNAVAILABLE, disk_errors_told, locked, read_file, write_whole
+from kernelwright.submissions._files import locked, read_file, write_whole
 from kernelwright.submissions._records import NAME_PATTERN
 
 Scope = Literal["read", "submit"]

@@ -12,9 +12,11 @@ from typing import Any, Literal
 from kernelwright.agents import StepContext
 from kernelwright.agents.registry import coders, judges
 from kernelwright.agents.roles import Proposal
+from kernelwright.config import Settings
 from kernelwright.datasets._lint import LINT_ENTRY
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
 from kernelwright.evaluator import Check, Confirm, Search
+from kernelwright.pool import Job, Seat, method_of, version
 from kernelwright.records import (
     Advice,
     Candidate,
@@ -360,3 +362,35 @@ def default_signals() -> Any:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Seats:
+    """A roster of seats. A test may change ``there``."""
+
+    kind = "test"
+
+    def __init__(self, *seats: Seat) -> None:
+        self.there = {seat.name: seat for seat in seats}
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.there)
+
+    def seat(self, name: str) -> Seat:
+        return self.there[name]
+
+    def close(self) -> None:
+        pass
+
+
+def make_job(source: str = "v0\n", name: str = "plus_one", **more: Any) -> Job:
+    """A question about a candidate of a small problem, as a run asks it."""
+    problem = make_problem(name)
+    given = {"environment": ENVIRONMENT.id, "settings": method_of(Settings()), **more}
+    return Job(
+        version=version(),
+        run="R",
+        problem=problem,
+        backend="cpp",
+        candidate=make_candidate(problem, source),
+        **given,
+    )

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from campaign_fakes import ENVIRONMENT, FakeReferee, line_recipe, make_problem, register_scripted_roles
+from campaign_fakes import ENVIRONMENT, FakeReferee, Seats, line_recipe, make_problem, register_scripted_roles
 from campaign_models import reply_to, tokens_of
 from llm_server import Answer, serve
 from test_campaign_models import settings_of
@@ -41,22 +41,6 @@ def settings_in(folder, **more):
 
 def facts(result):
     return [(row.problem, row.state, row.candidate, row.status, row.confirmed, row.rounds) for row in result.rows]
-
-
-class Seats:
-    kind = "test"
-
-    def __init__(self, *seats):
-        self._seats = {seat.name: seat for seat in seats}
-
-    def names(self):
-        return tuple(self._seats)
-
-    def seat(self, name):
-        return self._seats[name]
-
-    def close(self):
-        pass
 
 
 class Ran:

@@ -6,11 +6,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from campaign_fakes import ENVIRONMENT, FakeReferee, FakeSession, make_candidate, make_problem
+from campaign_fakes import ENVIRONMENT, FakeReferee, FakeSession, Seats, make_job
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
-from kernelwright.pool import Card, Dispatcher, Fault, Job, OwnSeat, SeatLost, method_of, version
+from kernelwright.pool import Card, Dispatcher, Fault, OwnSeat, SeatLost, version
 from kernelwright.records import Status
 
 OTHER = ENVIRONMENT.model_copy(update={"cpu": "other"})
@@ -49,24 +49,6 @@ class ScriptedSeat:
         self.closed = True
 
 
-class Seats:
-    """A roster whose seats a test adds and takes away."""
-
-    kind = "test"
-
-    def __init__(self, *seats):
-        self.there = {seat.name: seat for seat in seats}
-
-    def names(self):
-        return tuple(self.there)
-
-    def seat(self, name):
-        return self.there[name]
-
-    def close(self):
-        pass
-
-
 @pytest.fixture
 def dispatch():
     """Makes a dispatcher over seats, which is closed at the end."""
@@ -82,19 +64,6 @@ def dispatch():
     yield make
     for dispatcher in made:
         dispatcher.close()
-
-
-def make_job(source="v0\n", name="plus_one", environment=ENVIRONMENT.id):
-    problem = make_problem(name)
-    return Job(
-        version=version(),
-        run="R",
-        problem=problem,
-        backend="cpp",
-        environment=environment,
-        candidate=make_candidate(problem, source),
-        settings=method_of(Settings()),
-    )
 
 
 def both_open(dispatcher):

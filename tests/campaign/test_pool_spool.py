@@ -6,11 +6,11 @@ import json
 import zipfile
 
 import pytest
-from campaign_fakes import ENVIRONMENT, FakeReferee, make_candidate, make_problem
+from campaign_fakes import ENVIRONMENT, FakeReferee, FakeSession, make_job, make_problem
 
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError, MissingToolError, NotYet, StoreError, UsageError
-from kernelwright.pool import Job, OwnSeat, SpoolFolder, SpoolPool, Worker, method_of, pack, unpack, version
+from kernelwright.pool import OwnSeat, SpoolFolder, SpoolPool, Worker, method_of, pack, unpack
 from kernelwright.records import Status
 
 
@@ -25,19 +25,6 @@ class Clock:
 
     def wait(self, seconds):
         self.now += seconds
-
-
-def make_job(settings, source="v0\n", name="plus_one", **more):
-    problem = make_problem(name)
-    return Job(
-        version=version(),
-        run="R",
-        problem=problem,
-        backend="cpp",
-        environment=ENVIRONMENT.id,
-        candidate=make_candidate(problem, source),
-        **{"settings": method_of(settings), **more},
-    )
 
 
 @pytest.fixture
@@ -86,7 +73,7 @@ def post(pool, *jobs):
 
 
 def test_a_worker_answers_what_was_asked(pool, shop, settings):
-    job = make_job(settings)
+    job = make_job()
     post(pool, job, job)
     assert pool.state.waiting == 1
     report = shop.worker(FakeReferee({"v0": 3.0}), name="w").run(until_empty=True)
@@ -114,14 +101,14 @@ def test_a_run_that_was_judged_elsewhere_waits_for_that_machine(folder, shop):
 
 
 def test_one_claim_one_worker(folder, pool, settings, clock):
-    post(pool, make_job(settings))
+    post(pool, make_job())
     other = SpoolFolder(folder.path, clock=clock)
     assert folder.claim("a", lambda job: True) is not None
     assert other.claim("b", lambda job: True) is None
 
 
 def test_the_job_of_a_dead_worker_waits_again_once_its_heartbeats_stop(folder, pool, shop, settings, clock):
-    job = make_job(settings)
+    job = make_job()
     post(pool, job)
     folder.claim("dead", lambda job: True)
     assert folder.take_back() == []
@@ -138,7 +125,7 @@ def test_heartbeats_keep_a_claim(folder, pool, shop, settings, clock):
     """The worker's clock does not matter: its heartbeats are a number that grows."""
     shop.worker(name="alive").run(until_empty=True)
     (beat,) = folder.workers()
-    post(pool, make_job(settings))
+    post(pool, make_job())
     folder.claim("alive", lambda job: True)
     for number in range(2, 9):
         folder.beat(beat.model_copy(update={"beats": number}))
@@ -149,14 +136,14 @@ def test_heartbeats_keep_a_claim(folder, pool, shop, settings, clock):
 
 
 def test_a_worker_waits_for_jobs_that_may_come_back(folder, pool, shop, settings):
-    post(pool, make_job(settings))
+    post(pool, make_job())
     folder.claim("dead", lambda job: True)
     report = shop.worker().run(until_empty=True)
     assert report.judged == 1
 
 
 def test_a_candidate_that_cost_two_workers_is_quarantined_unjudged(folder, pool, shop, settings, clock):
-    job = make_job(settings)
+    job = make_job()
     post(pool, job)
     for name in ("first", "second"):
         folder.claim(name, lambda job: True)
@@ -173,7 +160,7 @@ def test_a_candidate_that_cost_two_workers_is_quarantined_unjudged(folder, pool,
 
 def test_the_driver_quarantines_where_no_worker_is_left(folder, pool, shop, settings, clock):
     shop.worker().run(until_empty=True)
-    job = make_job(settings)
+    job = make_job()
     post(pool, job)
     for name in ("first", "second"):
         folder.claim(name, lambda job: True)
@@ -184,7 +171,7 @@ def test_the_driver_quarantines_where_no_worker_is_left(folder, pool, shop, sett
 
 
 def test_the_first_answer_counts(folder, pool, shop, settings, clock):
-    job = make_job(settings)
+    job = make_job()
     post(pool, job)
     slow = OwnSeat(settings, lambda _: FakeReferee({"v0": 9.0}))
     entry, claimed = folder.claim("slow", lambda job: True)
@@ -204,7 +191,7 @@ def test_the_first_answer_counts(folder, pool, shop, settings, clock):
     ],
 )
 def test_a_job_of_another_version_or_machine_is_left_alone(change, said, pool, shop, settings):
-    post(pool, make_job(settings).model_copy(update=change), make_job(settings, "v1\n"))
+    post(pool, make_job().model_copy(update=change), make_job("v1\n"))
     report = shop.worker().run(until_empty=True)
     assert (report.judged, report.refused) == (1, 1)
     assert any(said in line for line in shop.told)
@@ -212,7 +199,7 @@ def test_a_job_of_another_version_or_machine_is_left_alone(change, said, pool, s
 
 
 def test_a_fault_of_the_problem_is_raised_where_it_was_asked_and_may_be_asked_again(pool, shop, settings):
-    job = make_job(settings)
+    job = make_job()
     post(pool, job)
     faults = {"plus_one": [UsageError("no such baseline", hint="use another")]}
     assert shop.worker(FakeReferee(faults=faults)).run(until_empty=True).faults == 1
@@ -224,7 +211,7 @@ def test_a_fault_of_the_problem_is_raised_where_it_was_asked_and_may_be_asked_ag
 
 
 def test_a_worker_tries_a_job_again_on_which_the_machine_failed(pool, shop, settings):
-    job = make_job(settings)
+    job = make_job()
     post(pool, job)
     referee = FakeReferee(faults={"plus_one": [MachineError("a worker died")]})
     assert shop.worker(referee).run(until_empty=True).judged == 1
@@ -232,7 +219,7 @@ def test_a_worker_tries_a_job_again_on_which_the_machine_failed(pool, shop, sett
 
 
 def test_a_worker_that_can_judge_nothing_gives_its_job_back(folder, pool, shop, settings):
-    post(pool, make_job(settings))
+    post(pool, make_job())
     referee = FakeReferee(faults={"plus_one": [MissingToolError("no compiler", hint="install g++")]})
     with pytest.raises(MissingToolError, match="no compiler"):
         shop.worker(referee).run(until_empty=True)
@@ -240,7 +227,7 @@ def test_a_worker_that_can_judge_nothing_gives_its_job_back(folder, pool, shop, 
 
 
 def test_a_sick_machine_stops_its_worker_and_keeps_the_jobs(folder, pool, shop, settings):
-    post(pool, *(make_job(settings, name=f"p{n}") for n in range(5)))
+    post(pool, *(make_job(name=f"p{n}") for n in range(5)))
     faults = {f"p{n}": [MachineError("xid 79")] * 9 for n in range(5)}
     with pytest.raises(MachineError, match="on 3 jobs in a row: xid 79"):
         shop.worker(FakeReferee(faults=faults)).run()
@@ -248,7 +235,7 @@ def test_a_sick_machine_stops_its_worker_and_keeps_the_jobs(folder, pool, shop, 
 
 
 def test_a_worker_ends_in_time(pool, shop, settings, clock):
-    jobs = [make_job(settings, f"v{n}\n") for n in range(9)]
+    jobs = [make_job(f"v{n}\n") for n in range(9)]
     post(pool, *jobs)
 
     def slow(point):
@@ -274,7 +261,7 @@ def test_jobs_that_take_long_come_first_and_one_problem_keeps_its_session(pool, 
     opened = []
     for name, seconds in names.items():
         pool._seconds[make_problem(name).id].append(seconds)
-    post(pool, *(make_job(settings, f"v{n}\n", name) for n in range(2) for name in names))
+    post(pool, *(make_job(f"v{n}\n", name) for n in range(2) for name in names))
     shop.worker(FakeReferee(point=opened.append)).run(until_empty=True)
     assert [point for point in opened if point.startswith("open")] == ["open long", "open short"]
 
@@ -282,7 +269,7 @@ def test_jobs_that_take_long_come_first_and_one_problem_keeps_its_session(pool, 
 @pytest.mark.parametrize(("status", "left"), [(Status.PASSED, 0), (Status.RUNTIME_ERROR, 1)])
 def test_a_failure_while_the_worker_is_asked_to_end_is_no_verdict(status, left, folder, pool, shop, settings):
     """A signal to a whole group of processes, as a batch system sends it, ends candidates too."""
-    post(pool, make_job(settings))
+    post(pool, make_job())
     asked = []
     referee = FakeReferee(statuses={"v0": status}, point=lambda name: name.startswith("judging") and asked.append(1))
     report = shop.worker(referee, stop=lambda: bool(asked)).run()
@@ -291,7 +278,7 @@ def test_a_failure_while_the_worker_is_asked_to_end_is_no_verdict(status, left, 
 
 
 def test_a_full_disk_is_an_error_and_the_job_comes_back(folder, pool, shop, settings, monkeypatch):
-    post(pool, make_job(settings))
+    post(pool, make_job())
 
     def full(fd):
         raise OSError(28, "No space left on device")
@@ -313,7 +300,7 @@ def test_a_full_disk_is_an_error_and_the_job_comes_back(folder, pool, shop, sett
 
 
 def test_a_damaged_file_is_put_aside(folder, pool, shop, settings):
-    job = make_job(settings)
+    job = make_job()
     post(pool, job)
     (waiting,) = folder.waiting()
     path = folder.path / "jobs" / waiting.name
@@ -327,7 +314,7 @@ def test_a_damaged_file_is_put_aside(folder, pool, shop, settings):
 
 
 def test_an_answer_about_another_candidate_is_no_answer(folder, pool, shop, settings):
-    job, other = make_job(settings), make_job(settings, "v1\n")
+    job, other = make_job(), make_job("v1\n")
     post(pool, other)
     shop.worker().run(until_empty=True)
     text = folder.answer_path(other.id).read_text().replace(other.id, job.id)
@@ -348,7 +335,7 @@ def test_a_folder_of_others_is_refused(before, tmp_path):
 
 
 def test_a_spool_travels_there_and_back(folder, pool, settings, tmp_path, clock):
-    jobs = [make_job(settings, f"v{n}\n") for n in range(3)]
+    jobs = [make_job(f"v{n}\n") for n in range(3)]
     post(pool, *jobs)
     folder.claim("someone", lambda job: True)
     assert pack(folder, tmp_path / "there.zip") == (3, 0, 0)
@@ -384,7 +371,7 @@ def _with(name, text):
     ],
 )
 def test_a_damaged_or_hostile_file_adds_nothing(damage, folder, pool, settings, tmp_path, clock):
-    post(pool, make_job(settings))
+    post(pool, make_job())
     pack(folder, tmp_path / "there.zip")
     damage(tmp_path / "there.zip")
     away = SpoolFolder(tmp_path / "away", create=True, clock=clock)
@@ -392,3 +379,93 @@ def test_a_damaged_or_hostile_file_adds_nothing(damage, folder, pool, settings, 
     with pytest.raises(UsageError):
         unpack(tmp_path / "there.zip", away)
     assert sorted(path for path in tmp_path.rglob("*") if path.name != "there.zip") == before
+
+
+class ThreadedReferee(FakeReferee):
+    """Judges in the environment that its settings make, and remembers them."""
+
+    def __init__(self, settings, made):
+        super().__init__()
+        self.environment = ENVIRONMENT.model_copy(update={"threads": settings.threads})
+        made.append(settings)
+
+    def environment_for(self, backend):
+        return self.environment
+
+
+@pytest.fixture
+def threaded(monkeypatch, settings):
+    """A seat whose verdicts name the environment of its referee; and the settings of its referees."""
+    judge, made = FakeSession.judge, []
+
+    def named(self, *given, **more):
+        found, here = judge(self, *given, **more), self.referee.environment
+        verdict = found.verdict.model_copy(update={"environment": here.id})
+        return found.model_copy(update={"verdict": verdict, "environment": here})
+
+    monkeypatch.setattr(FakeSession, "judge", named)
+    return OwnSeat(settings, lambda given: ThreadedReferee(given, made)), made
+
+
+def test_a_job_is_judged_by_the_settings_of_its_run(folder, threaded, settings):
+    """A worker that has said what it is has opened a referee with settings of its own."""
+    seat, made = threaded
+    strict = settings.with_values(own_kernels="strict", threads=2, measurement="quick", baselines="eager")
+    pool = SpoolPool(folder, threads=2)
+    Worker(folder, seat).run(until_empty=True)
+    job = make_job(settings=method_of(strict), environment=pool.environment_for("cpp").id)
+    post(pool, job)
+    report = Worker(folder, seat).run(until_empty=True)
+    assert (report.judged, report.refused) == (1, 0)
+    assert pool.answer(job).evaluation.environment.threads == 2
+    assert method_of(made[-1]) == method_of(strict)
+
+
+def test_jobs_of_one_method_share_a_referee(folder, pool, threaded):
+    seat, made = threaded
+    post(pool, *(make_job(f"v{n}\n") for n in range(3)))
+    assert Worker(folder, seat).run(until_empty=True).judged == 3
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "used"),
+    [
+        ("auto", "auto", "auto"),
+        ("auto", "bwrap", "bwrap"),
+        ("auto", "none", None),
+        ("bwrap", "auto", "bwrap"),
+        ("bwrap", "process", None),
+        ("bwrap", "none", None),
+        ("none", "auto", "none"),
+        ("none", "none", "none"),
+    ],
+)
+def test_a_job_takes_no_sandbox_away(own, asked, used, settings):
+    """The owner of a machine says how candidates are confined on it, not the one who writes into the folder."""
+    made = []
+    seat = OwnSeat(settings.with_values(sandbox=own), lambda given: made.append(given) or FakeReferee())
+    answer = seat.answer(make_job(settings=method_of(settings.with_values(sandbox=asked))))
+    if used is None:
+        assert made == []
+        assert f"asks for sandbox {asked}" in answer.fault.message
+    else:
+        assert answer.evaluation.verdict.passed
+        assert made[0].sandbox == used
+
+
+def test_a_worker_waits_for_the_job_of_one_that_died_after_its_heartbeats(folder, pool, shop):
+    shop.worker(name="dead").run(until_empty=True)
+    post(pool, make_job())
+    folder.claim("dead", lambda job: True)
+    assert shop.worker(name="other").run(until_empty=True).judged == 1
+
+
+def test_the_state_counts_workers_whose_heartbeats_grow(folder, pool, shop):
+    shop.worker(name="dead").run(until_empty=True)
+    shop.worker(name="alive").run(until_empty=True)
+    pool.look()
+    alive = next(beat for beat in folder.workers() if beat.worker == "alive")
+    folder.beat(alive.model_copy(update={"beats": 9}))
+    pool.look()
+    assert pool.state.seats == 1
