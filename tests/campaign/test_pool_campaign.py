@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
-from campaign_fakes import ENVIRONMENT, FakeReferee, Seats, line_recipe, make_problem, register_scripted_roles
+from campaign_fakes import (
+    ENVIRONMENT,
+    FakeReferee,
+    Seats,
+    line_recipe,
+    make_candidate,
+    make_problem,
+    register_scripted_roles,
+)
 from campaign_models import reply_to, tokens_of
 from llm_server import Answer, serve
 from test_campaign_models import settings_of
 
 from kernelwright.campaign import Campaign, SamplePlan, Sampler
+from kernelwright.campaign._lane import Elsewhere, Lane
 from kernelwright.config import Settings
-from kernelwright.errors import UsageError
-from kernelwright.pool import Dispatcher, OwnSeat, SpoolFolder, Worker, closing_pool, pack, unpack
+from kernelwright.errors import NotYet, UsageError
+from kernelwright.pool import Dispatcher, OwnSeat, SpoolFolder, SpoolPool, Worker, closing_pool, pack, unpack
 from kernelwright.records import Status
 from kernelwright.store import Store
 
@@ -233,3 +242,20 @@ def test_all_samples_of_a_round_are_asked_for_at_once(recipe, tmp_path):
     assert trips <= 3  # the candidates, and the confirmations of the winner and the runner-up
     assert max(Counter(judge.judged).values()) == 1
     assert len(judge.judged) >= 10
+
+
+def test_a_kernel_that_is_judged_again_is_judged_anew(tmp_path):
+    """The second question is not answered by the first answer, which a resumed run would find."""
+    spool, judge = SpoolFolder(tmp_path / "spool", create=True), FakeReferee()
+    settings, problem = settings_in(tmp_path), PROBLEMS[0]
+    Worker(spool, OwnSeat(settings, lambda _: judge)).run(until_empty=True)
+    kept = []
+    elsewhere = Elsewhere(SpoolPool(spool), "R", lambda problem, candidate: len(kept))
+    with closing(Lane(settings, judge, own_thread=False, elsewhere=elsewhere)) as lane:
+        session = lane.session(problem, "cpp", print)
+        for times in (1, 2):
+            with pytest.raises(NotYet):
+                session.judge(make_candidate(problem))
+            Worker(spool, OwnSeat(settings, lambda _: judge)).run(until_empty=True)
+            kept.append(session.judge(make_candidate(problem)))
+            assert len(judge.judged) == times

@@ -10,7 +10,7 @@ from campaign_fakes import ENVIRONMENT, FakeReferee, FakeSession, Seats, make_jo
 
 from kernelwright.config import Settings
 from kernelwright.errors import InvalidReferenceError, MachineError, SandboxError
-from kernelwright.pool import Card, Dispatcher, Fault, OwnSeat, SeatLost, version
+from kernelwright.pool import Card, Depth, Dispatcher, Fault, OwnSeat, SeatLost, version
 from kernelwright.records import Status
 
 OTHER = ENVIRONMENT.model_copy(update={"cpu": "other"})
@@ -218,21 +218,33 @@ def test_a_seat_stays_with_its_problem_and_then_takes_the_longest(dispatch):
 
 
 def test_two_seats_do_not_share_a_problem_while_another_waits(dispatch):
-    gate = threading.Event()
-    seats = [ScriptedSeat(name, gate=gate) for name in "ab"]
+    gates = [threading.Event(), threading.Event()]
+    seats = [ScriptedSeat(name, gate=gate) for name, gate in zip("ab", gates, strict=True)]
     dispatcher = dispatch(*seats)
-    jobs = [make_job(f"v{n}\n", "one") for n in range(4)] + [make_job("v0\n", "two")]
+    both_open(dispatcher)
     with ThreadPoolExecutor(9) as threads:
-        asked = [threads.submit(dispatcher.answer, job) for job in jobs[:1]]
-        while dispatcher.state.busy == 0:
+        asked = []
+        for jobs in ([make_job("v0\n", "one")], [make_job("v0\n", "zero")]):
+            asked += [threads.submit(dispatcher.answer, job) for job in jobs]
+            while dispatcher.state.busy < len(asked):
+                threading.Event().wait(0.005)
+        free = next(number for number, seat in enumerate(seats) if _works_on(dispatcher, seat) == "zero")
+        for waiting, name in enumerate(("one", "two"), 1):  # "one" asked first
+            asked.append(threads.submit(dispatcher.answer, make_job("v1\n", name)))
+            while dispatcher.state.waiting < waiting:
+                threading.Event().wait(0.005)
+        gates[free].set()
+        asked[1].result()
+        while len(seats[free].done) < 2:
             threading.Event().wait(0.005)
-        blocked = [threads.submit(dispatcher.answer, job) for job in jobs[4:] + jobs[1:4]]
-        while dispatcher.state.busy < 2:
-            threading.Event().wait(0.005)
-        working = {desk.doing.job.problem.name for desk in dispatcher._desks.values() if desk.doing}
-        gate.set()
-        [future.result() for future in asked + blocked]
-    assert working == {"one", "two"}
+        gates[1 - free].set()
+        [future.result() for future in asked]
+    assert [name for name, _ in seats[free].done][:2] == ["zero", "two"]
+
+
+def _works_on(dispatcher, seat):
+    doing = dispatcher._desks[seat.name].doing
+    return doing and doing.job.problem.name
 
 
 def test_the_busy_share_counts_only_time_when_work_was_ready():
@@ -304,3 +316,42 @@ def test_a_seat_that_only_opens_does_not_hold_up_the_end():
     assert dispatcher.answer(make_job()).evaluation
     dispatcher.close()
     gate.set()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "0.0.0+other"}, "made by kernelwright 0.0.0"),
+        ({"job": "0" * 32}, "another job"),
+        ({"evaluation": None}, "no single outcome"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_no_answer(change, said, dispatch):
+    """The seat is replaced, and the job asked again; with a second such answer the candidate is quarantined."""
+    told = []
+    seat = ScriptedSeat("a")
+    right = seat.answer
+    seat.answer = lambda *given: right(*given).model_copy(update=change)
+    assert dispatch(seat, tell=told.append).answer(make_job()).evaluation.verdict.status is Status.QUARANTINED
+    assert all(said in line for line in told)
+
+
+def test_a_verdict_of_another_environment_is_no_answer(dispatch):
+    job, told = make_job(), []
+    seat = ScriptedSeat("a")
+    found = seat.answer(job, print).evaluation
+    verdict = found.verdict.model_copy(update={"environment": OTHER.id})
+    seat.answer = lambda job, *given: (
+        OwnSeat(Settings(), lambda _: FakeReferee())
+        .answer(job)
+        .model_copy(update={"evaluation": found.model_copy(update={"verdict": verdict, "environment": OTHER})})
+    )
+    assert dispatch(seat, tell=told.append).answer(job).evaluation.verdict.environment == ENVIRONMENT.id
+    assert f"judged in environment {OTHER.id}" in told[0]
+
+
+def test_a_quarantined_confirmation_is_a_confirmation(dispatch):
+    """So a resumed run finds it, and does not ask for it again."""
+    for depth, stage in ((Depth(kind="confirm"), "confirm"), (Depth(kind="search"), None)):
+        verdict = dispatch(ScriptedSeat("a", ["dies", "dies"])).answer(make_job(depth=depth)).evaluation.verdict
+        assert (verdict.status, verdict.failed_stage) == (Status.QUARANTINED, stage)

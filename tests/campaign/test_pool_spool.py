@@ -358,9 +358,22 @@ def _with(name, text):
     return damage
 
 
+def _moved(old, new):
+    """The contents of a good file under the name of another one."""
+
+    def damage(path):
+        with zipfile.ZipFile(path, "a") as archive:
+            (name,) = (name for name in archive.namelist() if name.startswith(old))
+            archive.writestr(new, archive.read(name))
+
+    return damage
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        _moved("workers/", "workers/other.json"),
+        _moved("jobs/", f"jobs/000000-{'0' * 8}-{'0' * 32}.0.json"),
         _with("workers/../../x.json", "{}"),
         _with("jobs/x.json", "{}"),
         _with("answers/00.answer.json", json.dumps({"job": "00", "version": "1"})),
@@ -370,7 +383,8 @@ def _with(name, text):
         lambda path: path.unlink(),
     ],
 )
-def test_a_damaged_or_hostile_file_adds_nothing(damage, folder, pool, settings, tmp_path, clock):
+def test_a_damaged_or_hostile_file_adds_nothing(damage, folder, pool, shop, tmp_path, clock):
+    shop.worker().run(until_empty=True)
     post(pool, make_job())
     pack(folder, tmp_path / "there.zip")
     damage(tmp_path / "there.zip")
