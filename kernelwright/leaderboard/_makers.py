@@ -107,6 +107,9 @@ class Makers:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
+        # The clean server is a Python that would look for modules in the working folder first, where a checkout's
+        # folder may have the package's name.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
         pool = ProcessPoolExecutor(self._count, mp_context=self._context, initializer=_begin, initargs=(self._build,))
         for _ in range(self._count):  # the pool starts a worker when there is work and none is idle
             pool.submit(os.getpid)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -200,14 +201,12 @@ def test_the_address_is_told_when_it_can_be_asked(command, monkeypatch):
 
 
 @contextmanager
-def server(world, *words, makers=None):
+def server(world, *words, makers=None, program=(sys.executable, "-m", "kernelwright.cli")):
     """The real command in a process of its own; gives the process and its address."""
     chosen = [] if makers is None else ["--processes", str(makers)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
     command = [
-        sys.executable,
-        "-m",
-        "kernelwright.cli",
+        *program,
         "serve",
         "--store",
         str(world.path),
@@ -234,6 +233,14 @@ def ended(process, number):
     process.send_signal(number)
     _, said = process.communicate(timeout=20)
     return process.returncode, said
+
+
+def test_a_server_is_started_beside_a_folder_of_the_packages_name(world):
+    """Where somebody has cloned the project, and works in the folder above."""
+    (world.path.parent / "kernelwright" / "leaderboard").mkdir(parents=True)
+    program = str(Path(sys.executable).with_name("kernelwright"))
+    with server(world, makers=2, program=[program]) as (_, url), httpx2.Client(base_url=url) as client:
+        assert client.get("/runs/live").status_code == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
