@@ -140,8 +140,9 @@ class Tracker:
         elif event.kind == "awaiting":
             verdicts = [place for place in data["places"] if place.endswith(_VERDICT)]
             replies = len(data["places"]) - len(verdicts)
-            counts = ((replies, "replies"), (len(verdicts), "verdicts"))
-            self.activity = " and ".join(f"{count} {what}" for count, what in counts if count) + " awaited"
+            counts = [_counted(replies, "reply", "replies")] if replies else []
+            counts += [_counted(len(verdicts), "verdict")] if verdicts else []
+            self.activity = f"{' and '.join(counts)} awaited"
             self.awaited = [place for place in data["places"] if place not in self._told]
             self._told.update(self.awaited)
 
@@ -156,6 +157,10 @@ class Tracker:
         if not self.worked:
             return None
         return self.elapsed_s / self.worked * (self.total - self.finished)
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def _spool_of(place: str) -> str:
@@ -210,7 +215,9 @@ def event_lines(event: CampaignEvent, tracker: Tracker) -> list[str]:
     if event.kind == "awaiting":
         verdicts = [place for place in tracker.awaited if place.endswith(_VERDICT)]
         lines = [f"awaiting a reply: {place}.reply.md" for place in tracker.awaited if place not in verdicts]
-        return [*lines, *([f"awaiting verdicts: {len(verdicts)} jobs in {_spool_of(verdicts[0])}"] if verdicts else [])]
+        if verdicts:
+            lines.append(f"awaiting {_counted(len(verdicts), 'verdict')} in {_spool_of(verdicts[0])}")
+        return lines
     return []
 
 

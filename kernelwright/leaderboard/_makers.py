@@ -15,9 +15,10 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple, Protocol
 
@@ -107,12 +108,10 @@ class Makers:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
-        # The clean server is a Python that would look for modules in the working folder first, where a checkout's
-        # folder may have the package's name.
-        os.environ.setdefault("PYTHONSAFEPATH", "1")
         pool = ProcessPoolExecutor(self._count, mp_context=self._context, initializer=_begin, initargs=(self._build,))
-        for _ in range(self._count):  # the pool starts a worker when there is work and none is idle
-            pool.submit(os.getpid)
+        with _safe_path():
+            for _ in range(self._count):  # the pool starts a worker when there is work and none is idle
+                pool.submit(os.getpid)
         return pool
 
     async def __call__(self, scope: Scope, receive: Receive) -> Made:
@@ -140,6 +139,18 @@ class Makers:
         if isinstance(found, Exception):
             raise found
         return found
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """A Python that starts meanwhile does not import from the working folder, which may have a "kernelwright"."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
 
 
 def count_makers() -> int:

@@ -183,8 +183,8 @@ def test_a_store_that_is_not_there_yet_is_made(command, tmp_path, monkeypatch):
 
 
 def test_the_address_is_told_when_it_can_be_asked(command, monkeypatch):
-    """A program that reads the address connects at once."""
-    reached = []
+    """A program that reads the address connects at once. The environment is as it was."""
+    reached, environment = [], dict(os.environ)
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
 
     def connect(self, data, *_):
@@ -193,8 +193,9 @@ def test_the_address_is_told_when_it_can_be_asked(command, monkeypatch):
             reached.append(port)
 
     monkeypatch.setattr("kernelwright.cli._common.Common.show", connect)
-    assert command("--port", "0").exit_code == 0
+    assert command("--port", "0", "--processes", "2").exit_code == 0
     assert reached
+    assert dict(os.environ) == environment
 
 
 # The server
