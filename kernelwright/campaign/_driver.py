@@ -18,7 +18,7 @@ from kernelwright.campaign.searched import languages_of
 from kernelwright.campaign.stopping import DeviceSeconds, StopWatch, stop_on_signals
 from kernelwright.config import Settings
 from kernelwright.errors import StoreError
-from kernelwright.pool import OpenPool, OpenReferee, Pool, PooledReferee, open_local_referee, open_pool
+from kernelwright.pool import LOCAL, OpenPool, OpenReferee, Pool, PooledReferee, open_local_referee, open_pool
 from kernelwright.records import Backend, RunConfig
 
 if TYPE_CHECKING:
@@ -193,12 +193,13 @@ class Driver:
     ) -> Iterator[tuple[RefereeLike, Pool | None]]:
         """The referee of a run, and the pool that judges for it if the settings name one."""
         expected = self._judged_in(run_id) if run_id else {}
+        own = settings if settings.pool == LOCAL else settings.with_values(threads=1)  # a pool's seats have the cores
 
         def tell(text: str) -> None:
             self._emit("note", text=text)
 
         with (
-            self._open_referee(settings) as referee,
+            self._open_referee(own) as referee,
             self._open_pool(settings, languages, expected=expected, tell=tell) as pool,
         ):
             yield (referee, None) if pool is None else (PooledReferee(referee, pool), pool)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from referee_candidates import RIGHT, elementwise
 from referee_problem_text import HEAD, TAIL
 
+from kernelwright.config import Settings
 from kernelwright.datasets import LintFinding, lint, parse_problem
 from kernelwright.errors import InvalidReferenceError, UsageError
-from kernelwright.evaluator import Check, Confirm
+from kernelwright.evaluator import Check, Confirm, Referee
 from kernelwright.evaluator.truth.oracle_client import Asker
 from kernelwright.evaluator.verdict.search_and_confirm import Timekeeper
 from kernelwright.records import Candidate, ProblemMeta, Status, TimingSample
@@ -107,6 +110,13 @@ def test_an_unknown_compile_mode_is_named_before_anything_runs(referee):
 
 
 @pytest.mark.untimed
+def test_threads_on_all_cores_are_refused_because_the_clock_needs_one(tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    settings = Settings(threads=max(cores, 2), cache_dir=str(tmp_path))
+    with pytest.raises(UsageError, match=rf"there are {cores} cores here, and the referee's clock needs one"):
+        Referee(settings)
+
+
 def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softmax, monkeypatch):
     def pair(timekeeper, candidate, check_set, process, progress, rivals):
         for role in ("candidate", "eager"):
