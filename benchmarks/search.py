@@ -289,8 +289,8 @@ def curve(world: World, line: str, seed: int) -> tuple[list[float], str]:
             known[verdicts.count] = (0.0, "") if best is None else (world.truth(best), best.source)
 
     with replaced(world):
-        graph = build_step(tools, checkpointer=InMemorySaver())
-        run_step(graph, run_id="R", problem_id=world.problem.id, rounds=4 * budget, on_update=told)
+        graph = build_step(tools, checkpointer=InMemorySaver(), on_update=told)
+        run_step(graph, run_id="R", problem_id=world.problem.id, rounds=4 * budget)
     values, last = [], (0.0, "")
     for number in range(1, budget + 1):
         last = known.get(number, last)

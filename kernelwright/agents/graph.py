@@ -1,6 +1,6 @@
-"""The step as a LangGraph StateGraph, checkpointed in an SQLite file of its own: propose, judge, conclude.
+"""The step as a LangGraph StateGraph, checkpointed in an SQLite file of its own.
 
-After every few rounds, a scratchpad summarises the lessons before the next round.
+A round proposes, judges and concludes. After every few rounds, a scratchpad summarises the lessons before the next one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from kernelwright.agents import nodes as _nodes
 from kernelwright.agents import step_state
@@ -24,17 +24,14 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-NodeFunction = Callable[[StepTools, StepState], dict[str, Any]]
-NODES: dict[str, NodeFunction] = {
+OnUpdate = Callable[[str, StepState], None]
+PARTS: dict[str, Callable[[StepTools, StepState], dict[str, Any]]] = {
     "propose": _nodes.propose,
     "judge": _nodes.judge,
     "again": _nodes.judge_again,
     "conclude": _nodes.conclude,
     "summarise": _nodes.summarise,
 }
-
-
-AGAIN = 4  # upper bound on evaluations of known candidates for each new one
 
 
 class StepResult(NamedTuple):
@@ -79,30 +76,46 @@ def import_ahead() -> None:
 
 
 def build_step(
-    tools: StepTools, *, checkpointer: BaseCheckpointSaver[str] | None = None
+    tools: StepTools,
+    *,
+    checkpointer: BaseCheckpointSaver[str] | None = None,
+    on_update: OnUpdate = lambda part, state: None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """Compile the step for one problem of one run.
+
+    One node does a whole round, since LangGraph takes more than a millisecond of a core for each node. A round that a
+    killed process began is done again: it finds replies of models, evaluations and notes in the ledger. Only Coders
+    that work side by side and the scratchpad have nodes of their own.
 
     Args:
         tools: roles, referee, ledger.
         checkpointer: saves the state after every node; None keeps it in memory only.
+        on_update: called once with the name of each finished part of a round and the state after it, from the thread
+            that did it.
     """
     from langgraph.graph import END, START, StateGraph
 
+    told, coders = _once(on_update), _coders(tools)
+
+    def after(state: StepState) -> Any:
+        if state["stop"]:
+            return END
+        if _next_part(tools, state) != "propose":  # it was stopped within the round
+            return "round"
+        return "summarise" if _nodes.wants_notes(tools, state) else coders(state)
+
     graph = StateGraph(StepState)
-    for name, work in NODES.items():
-        graph.add_node(name, _stoppable(tools, work))
-    graph.add_conditional_edges(START, _coders(tools), ["propose"])
-    graph.add_conditional_edges("propose", _after_propose, ["judge", "conclude"])
-    after_judge = _after_judge(tools)
-    for node in ("judge", "again"):
-        graph.add_conditional_edges(node, after_judge, ["judge", "again", "conclude"])
-    graph.add_conditional_edges("conclude", _after_round(tools, END), ["propose", "summarise", END])
-    graph.add_conditional_edges("summarise", _coders(tools), ["propose"])
+    graph.add_node("propose", _node(tools, lambda state: _proposed(tools, state, told)))
+    graph.add_node("round", _node(tools, lambda state: _rest_of_round(tools, state, told)))
+    graph.add_node("summarise", _node(tools, lambda state: _done("summarise", tools, state, told)[0]))
+    graph.add_conditional_edges(START, coders, ["propose", "round"])
+    graph.add_edge("propose", "round")
+    graph.add_conditional_edges("round", after, ["propose", "round", "summarise", END])
+    graph.add_conditional_edges("summarise", coders, ["propose", "round"])
     return graph.compile(checkpointer=checkpointer)
 
 
-def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, Any]]:
+def _node(tools: StepTools, work: Callable[[StepState], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """A node that asks after its work whether the loop should stop.
 
     It must ask inside the node: a reader of the graph's stream sees a node only when the next one is about to run. A
@@ -114,7 +127,7 @@ def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, 
     def node(state: StepState, runtime: Runtime[Any]) -> dict[str, Any]:
         while True:
             try:
-                changes = work(tools, state)
+                changes = work(state)
                 break
             except NotYet as awaited:
                 interrupt({"path": awaited.data["path"]})
@@ -127,42 +140,71 @@ def _stoppable(tools: StepTools, work: NodeFunction) -> Callable[..., dict[str, 
     return node
 
 
+def _done(part: str, tools: StepTools, state: StepState, told: OnUpdate) -> tuple[dict[str, Any], StepState]:
+    """Do one part of a round; gives its changes and the state after it."""
+    changes = PARTS[part](tools, state)
+    state = _changed(state, changes)
+    told(part, state)
+    return changes, state
+
+
+def _proposed(tools: StepTools, state: StepState, told: OnUpdate) -> dict[str, Any]:
+    """One of several Coders. It tells its own answer, since the others' are not there yet."""
+    return _done("propose", tools, cast(StepState, {**state, "proposals": []}), told)[0]
+
+
+def _rest_of_round(tools: StepTools, state: StepState, told: OnUpdate) -> dict[str, Any]:
+    """Do what is left of a round, or as much of it as there is time for."""
+    changes: dict[str, Any] = {}
+    part = _next_part(tools, state)
+    while True:
+        made, state = _done(part, tools, state, told)
+        changes |= made
+        if part == "conclude":
+            break
+        part = _next_part(tools, state)
+        if part == "propose":  # the proposals of this round came to nothing
+            part = "conclude"
+        elif tools.should_stop():
+            break
+    return {**changes, "proposals": {"left": state["proposals"]}}
+
+
+def _next_part(tools: StepTools, state: StepState) -> str:
+    """The part of the round that comes next."""
+    if any(proposal["proposal"] for proposal in state["proposals"]):
+        return "judge"
+    judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
+    if not judged and not state["proposals"]:
+        return "propose"
+    return "again" if judged and _nodes.wants_again(tools, state) else "conclude"
+
+
+def _once(on_update: OnUpdate) -> OnUpdate:
+    """Tell each part once, although a node that was interrupted does its parts again."""
+    seen: set[tuple[Any, ...]] = set()
+    lock = threading.Lock()
+
+    def told(part: str, state: StepState) -> None:
+        samples = tuple(proposal["sample"] for proposal in state["proposals"])
+        place = part, state["round"], samples, len(state["attempts"]), len(state["failures"])
+        with lock:
+            if place not in seen:
+                seen.add(place)
+                on_update(part, state)
+
+    return told
+
+
 def _coders(tools: StepTools) -> Callable[[StepState], Any]:
-    """Route to one Coder for each assignment of the round, side by side."""
+    """Route to the round; before it to one Coder for each assignment, side by side, if there are several."""
     from langgraph.types import Send
 
     def route(state: StepState) -> Any:
         asked = _nodes.assignments(tools, state)
         if len(asked) == 1:
-            return "propose"
+            return "round"
         return [Send("propose", {**state, "assignment": one.model_dump(mode="json")}) for one in asked]
-
-    return route
-
-
-def _after_propose(state: StepState) -> Literal["judge", "conclude"]:
-    return "judge" if any(proposal["proposal"] for proposal in state["proposals"]) else "conclude"
-
-
-def _after_judge(tools: StepTools) -> Callable[[StepState], Any]:
-    def route(state: StepState) -> Literal["judge", "again", "conclude"]:
-        if any(proposal["proposal"] for proposal in state["proposals"]):
-            return "judge"
-        judged = any(attempt["round"] == state["round"] for attempt in state["attempts"])
-        if judged and _nodes.wants_again(tools, state):
-            return "again"
-        return "conclude"
-
-    return route
-
-
-def _after_round(tools: StepTools, end: str) -> Callable[[StepState], Any]:
-    coders = _coders(tools)
-
-    def route(state: StepState) -> Any:
-        if state["stop"]:
-            return end
-        return "summarise" if _nodes.wants_notes(tools, state) else coders(state)
 
     return route
 
@@ -170,8 +212,8 @@ def _after_round(tools: StepTools, end: str) -> Callable[[StepState], Any]:
 def thread_config(run_id: str, problem_id: str, rounds: int, samples: int) -> RunnableConfig:
     """LangGraph's configuration for one problem of one run."""
     return {
-        "configurable": {"thread_id": f"{run_id}:{problem_id}"},
-        "recursion_limit": (len(NODES) + samples * (1 + AGAIN)) * rounds + 4,
+        "configurable": {"thread_id": f"{run_id}:{problem_id}:rounds"},
+        "recursion_limit": len(PARTS) * rounds + 4,
         "max_concurrency": samples,
     }
 
@@ -183,14 +225,12 @@ def run_step(
     problem_id: str,
     rounds: int,
     samples: int = 1,
-    on_update: Callable[[str, StepState], None] = lambda node, state: None,
 ) -> StepResult:
     """Run the loop of one problem, or continue where an earlier process stopped.
 
     Args:
         graph: from :func:`build_step`, with a checkpointer.
         samples: the most Coders that work side by side.
-        on_update: called with the name of each finished node and the state after it.
     """
     from langgraph.errors import GraphDrained
     from langgraph.runtime import RunControl
@@ -215,7 +255,6 @@ def run_step(
                     awaited += [waiting.value["path"] for waiting in changes]
                     continue
                 state = _changed(state, changes or {})
-                on_update(node, state)
     except GraphDrained as drained:
         return StepResult(state, drained.reason)
     return StepResult(state, "", tuple(awaited))

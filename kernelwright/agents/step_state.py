@@ -46,11 +46,16 @@ class FailureState(TypedDict):
 
 
 def gather(
-    kept: list[ProposalState] | None, change: list[ProposalState] | int | None
+    kept: list[ProposalState] | None, change: list[ProposalState] | dict[str, list[ProposalState]] | int | None
 ) -> list[ProposalState]:  # the channel's reducer: Coders work side by side
-    """Update the waiting proposals: a list is added, a number removes that sample, None removes all."""
+    """Update the waiting proposals: a list is added, a number removes that sample, None removes all.
+
+    ``{"left": [...]}`` takes their place.
+    """
     if change is None:
         return []
+    if isinstance(change, dict):
+        return change["left"]
     if isinstance(change, int):
         return [proposal for proposal in kept or [] if proposal["sample"] != change]
     return sorted([*(kept or []), *change], key=lambda proposal: proposal["sample"])
@@ -84,7 +89,7 @@ class Evaluate(Protocol):
 class StepTools:
     """The tools of the nodes for one problem of one run. ``judge`` is None if the run has no Judge.
 
-    ``should_stop`` is asked after every node; a reason ends the loop there, with everything saved. ``build_ahead``
+    ``should_stop`` is asked after every part of a round; a reason ends the loop there. ``build_ahead``
     starts to build a candidate on cores that time nothing, and returns at once; None without such cores. ``finished``
     is asked after every round; a reason ends the problem's loop for good. ``verifier`` is asked about every candidate
     before it is judged, if there is one. ``machine_code`` builds a candidate and returns the fingerprint of its machine

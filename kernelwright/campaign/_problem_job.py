@@ -169,12 +169,15 @@ class ProblemJob:
             scratchpad_every=self.settings.recipe.scratchpad_every,
         )
         result = run_step(
-            build_step(tools, checkpointer=self.checkpointer),
+            build_step(
+                tools,
+                checkpointer=self.checkpointer,
+                on_update=lambda part, state: self._told(ledger, part, state),
+            ),
             run_id=self.run_id,
             problem_id=self.problem.id,
             rounds=self.config.rounds,
             samples=self._samples,
-            on_update=lambda node, state: self._told(ledger, node, state),
         )
         if result.stopped_early:
             raise Stopped(result.stopped_early)
@@ -318,17 +321,17 @@ class ProblemJob:
     def _stage(self, name: str) -> None:
         self._emit("stage", stage=name)
 
-    def _told(self, ledger: StoreLedger, node: str, state: StepState) -> None:
-        """Turn a finished node into a progress event."""
-        if node == "propose":
+    def _told(self, ledger: StoreLedger, part: str, state: StepState) -> None:
+        """Turn a finished part of a round into a progress event."""
+        if part == "propose":
             for proposal in state["proposals"]:
                 place = (self.problem.id, state["round"], proposal["sample"])
                 if place not in self.told:
                     self.told.add(place)
                     self._emit("proposed", round=state["round"], text=proposal["reason"])
-        elif node == "judge" and self._passed_over(state):
+        elif part == "judge" and self._passed_over(state):
             self._emit("note", text=f"round {state['round'] + 1}/{state['rounds']}: {state['failures'][-1]['reason']}")
-        elif node == "judge":
+        elif part == "judge":
             evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
             self._emit(
                 "judged",
@@ -337,13 +340,13 @@ class ProblemJob:
                 competes=timed_together(evaluation.candidate.backend, self.config.backend),
                 **verdict_summary(evaluation),
             )
-        elif node == "again":
+        elif part == "again":
             self._emit("note", text=_race_summary(ledger, state["attempts"][-1]))
-        elif node == "conclude" and state["attempts"]:
+        elif part == "conclude" and state["attempts"]:
             last = state["attempts"][-1]
             if last["advice"] and last["round"] == state["round"] - 1:
                 self._emit("advised", round=last["round"], **last["advice"])
-        elif node == "summarise" and state["scratchpad"]:
+        elif part == "summarise" and state["scratchpad"]:
             said = "".join(c if c.isprintable() else " " for c in " ".join(state["scratchpad"].split()))
             self._emit("note", text=f"noted after round {state['round']}: {said}")
 

@@ -1,7 +1,7 @@
 """How runs stand while they are driven.
 
 A process that drives a run keeps a small file beside the store's locks, and holds a lock of its own meanwhile. Readers
-take from the file what only that process knows, and all else from the store. A file whose lock nobody holds was left
+take from the file what only that process knows, and all else from the store. A file that is not locked was left
 by a process that was killed; it is ignored, and the next process that drives the run writes over it.
 """
 

@@ -82,11 +82,12 @@ class Bandit:
         if rng.random() < _WANDERING or not self._tallies:
             return rng.choices(list(arms), weights=weights)[0]
         total = sum(weights)
-        bounds = {arm: self._bound(arm, weight * len(arms) / total) for arm, weight in zip(arms, weights, strict=True)}
+        known = self._everything()
+        each = zip(arms, weights, strict=True)
+        bounds = {arm: self._bound(arm, weight * len(arms) / total, known) for arm, weight in each}
         return max(arms, key=lambda arm: bounds[arm])
 
-    def _bound(self, arm: Arm, weight: float) -> float:
-        everything = self._everything()
+    def _bound(self, arm: Arm, weight: float, everything: Tally) -> float:
         tally = self._tallies.get(arm, Tally())
         average = everything.gain / everything.steps
         # prior: as if the arm had been tried ``weight`` times with the average gain of all arms

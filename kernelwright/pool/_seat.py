@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from kernelwright.config import Settings
@@ -95,6 +95,7 @@ class OwnSeat:
         self._open_referee = open_referee
         self._most_open = most_open
         self._method: dict[str, Any] = {}  # of the sessions
+        self._asked: tuple[Mapping[str, Any] | None, Settings] = None, settings  # by the last job
         self._sessions: Sessions | None = None
         self._archive: tuple[Any, ...] = ()
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
@@ -129,7 +130,9 @@ class OwnSeat:
 
     def _evaluated(self, job: Job, on_stage: Callable[[str], None], soon: Sequence[Job]) -> Any:
         self._archive = job.archive
-        settings = with_method(self._settings, job.settings)
+        if job.settings != self._asked[0]:
+            self._asked = job.settings, with_method(self._settings, job.settings)
+        settings = self._asked[1]
         session = self._serving(settings).session(job.problem, job.backend, on_stage=on_stage)
         for candidate in (job.candidate, *(one.candidate for one in soon)) if soon else ():
             if session.builds_ahead(candidate.backend):

@@ -196,7 +196,7 @@ def test_a_duplicate_is_not_judged_and_its_author_is_told(tmp_path, coder, same,
 
 
 @pytest.mark.parametrize("coder", [Repeating, Renaming])
-@pytest.mark.parametrize(("count", "after"), list(itertools.product(range(5, 20), [False, True])))
+@pytest.mark.parametrize(("count", "after"), list(itertools.product(range(2, 10), [False, True])))
 def test_a_loop_that_died_at_a_duplicate_ends_like_a_whole_one(tmp_path, monkeypatch, coder, count, after):
     whole, step = repeating(coder()), repeating(coder())
     whole.run(tmp_path / "whole.db")
