@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
+CHEAP_S = 0.1  # a proposal that took less need not be saved at once
 OnUpdate = Callable[[str, StepState], None]
 PARTS: dict[str, Callable[[StepTools, StepState], dict[str, Any]]] = {
     "propose": _nodes.propose,
@@ -32,6 +34,7 @@ PARTS: dict[str, Callable[[StepTools, StepState], dict[str, Any]]] = {
     "conclude": _nodes.conclude,
     "summarise": _nodes.summarise,
 }
+AGAIN = 4  # upper bound on evaluations of known candidates for each new one
 
 
 class StepResult(NamedTuple):
@@ -83,9 +86,9 @@ def build_step(
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """Compile the step for one problem of one run.
 
-    One node does a whole round, since LangGraph takes more than a millisecond of a core for each node. A round that a
-    killed process began is done again: it finds replies of models, evaluations and notes in the ledger. Only Coders
-    that work side by side and the scratchpad have nodes of their own.
+    One node does a whole round, since LangGraph takes more than a millisecond of a core for each node. What a killed
+    process did since the last checkpoint is done again: it finds evaluations and notes in the ledger. Only Coders that
+    work side by side and the scratchpad have nodes of their own.
 
     Args:
         tools: roles, referee, ledger.
@@ -154,20 +157,36 @@ def _proposed(tools: StepTools, state: StepState, told: OnUpdate) -> dict[str, A
 
 
 def _rest_of_round(tools: StepTools, state: StepState, told: OnUpdate) -> dict[str, Any]:
-    """Do what is left of a round, or as much of it as there is time for."""
+    """Do what is left of a round, or so much that a checkpoint is due.
+
+    One is due before a wait, and after a proposal that cost money or time: asked again, a Coder might know more, and so
+    write another one.
+    """
     changes: dict[str, Any] = {}
     part = _next_part(tools, state)
     while True:
-        made, state = _done(part, tools, state, told)
+        began = time.monotonic()
+        try:
+            made, state = _done(part, tools, state, told)
+        except NotYet:
+            if not changes or _next_part(tools, state) == "propose":
+                raise
+            break
         changes |= made
         if part == "conclude":
             break
+        costly = part == "propose" and (time.monotonic() - began > CHEAP_S or _cost(state) > 0)
         part = _next_part(tools, state)
         if part == "propose":  # the proposals of this round came to nothing
             part = "conclude"
-        elif tools.should_stop():
+        elif costly or tools.should_stop():
             break
     return {**changes, "proposals": {"left": state["proposals"]}}
+
+
+def _cost(state: StepState) -> float:
+    """What the waiting proposals cost, in dollars."""
+    return sum(float(proposal["action"].get("cost_usd") or 0.0) for proposal in state["proposals"])
 
 
 def _next_part(tools: StepTools, state: StepState) -> str:
@@ -213,7 +232,7 @@ def thread_config(run_id: str, problem_id: str, rounds: int, samples: int) -> Ru
     """LangGraph's configuration for one problem of one run."""
     return {
         "configurable": {"thread_id": f"{run_id}:{problem_id}:rounds"},
-        "recursion_limit": len(PARTS) * rounds + 4,
+        "recursion_limit": (len(PARTS) + samples * (1 + AGAIN)) * rounds + 4,
         "max_concurrency": samples,
     }
 

@@ -19,7 +19,7 @@ from kernelwright.agents.roles import Proposal
 from kernelwright.agents.step_state import StepTools
 from kernelwright.agents.strategy import OneAtATime
 from kernelwright.agents.verifier import Forecast, Past
-from kernelwright.errors import MachineError, StoreError
+from kernelwright.errors import MachineError, NotYet, StoreError
 from kernelwright.records import Advice, Candidate, Evaluation, Status
 
 PROBLEM = make_problem()
@@ -335,6 +335,48 @@ def test_a_fault_leaves_the_checkpoint_in_front_of_the_round(checkpoints):
     step.run(checkpoints)
     assert step.nodes == ["propose", *["propose", "judge", "conclude"] * 3]
     assert len(step.ledger.proposals) == len(step.ledger.evaluations) == 3
+
+
+class Fickle:
+    """Writes another kernel each time that it is asked, and takes money for it."""
+
+    name = "fickle"
+
+    def __init__(self, cost_usd: float) -> None:
+        self._cost_usd = cost_usd
+        self.asked = 0
+
+    def propose(self, context):
+        self.asked += 1
+        candidate = Candidate(problem_id=PROBLEM.id, source=f"// v{self.asked}", backend="cpp")
+        return Proposal(candidate, "another", {}, self._cost_usd)
+
+
+def test_a_proposal_that_cost_money_is_not_asked_for_again_after_a_fault(checkpoints):
+    step = Step(rounds=2, coder=Fickle(0.01), referee=FakeReferee(faults={PROBLEM.name: [MachineError("no pulse")]}))
+    with pytest.raises(MachineError):
+        step.run(checkpoints)
+    step.run(checkpoints)
+    assert step.tools.coder.asked == 2
+    assert step.nodes == ["propose", "judge", "conclude"] * 2
+
+
+def test_what_was_done_before_a_wait_is_not_done_again(checkpoints):
+    step = Step(rounds=2, coder=Fickle(0.0))
+    judge, waits = step.tools.evaluate, iter([True, True, False] * 2)
+
+    def evaluate(candidate, **more):
+        if next(waits):
+            raise NotYet("still to come", path=candidate.source)
+        return judge(candidate, **more)
+
+    step.tools = dataclasses.replace(step.tools, evaluate=evaluate)
+    awaited = []
+    while not (result := step.run(checkpoints)).state["stop"]:
+        awaited.append(result.awaited)
+    assert awaited == [("// v1",), ("// v2",)]
+    assert step.tools.coder.asked == 2
+    assert step.nodes == ["propose", "judge", "conclude"] * 2
 
 
 def test_an_evaluation_that_is_in_the_ledger_is_not_repeated(checkpoints):
