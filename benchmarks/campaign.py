@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "campaign"))
 
-from campaign_fakes import FakeReferee, make_problem, register_scripted_roles
+from campaign_fakes import FakeReferee, Seats, make_problem, register_scripted_roles
 
 from kernelwright.campaign import Campaign
 from kernelwright.config import Settings
@@ -49,24 +49,6 @@ class WaitingReferee(FakeReferee):
         if name.startswith("judging"):
             drawn = random.Random(f"{self._problem} {name}").gauss(math.log(MEDIAN_S), SIGMA)
             time.sleep(math.exp(drawn) / self._scale)
-
-
-class Threads:
-    """A roster of seats in this process."""
-
-    kind = "local"
-
-    def __init__(self, seats: int, settings: Settings, scale: float) -> None:
-        self._seats = {f"{n}": OwnSeat(settings, lambda _: WaitingReferee(scale), name=str(n)) for n in range(seats)}
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._seats)
-
-    def seat(self, name: str) -> OwnSeat:
-        return self._seats[name]
-
-    def close(self) -> None:
-        pass
 
 
 def measure(jobs: int, seats: int, kind: str, scale: float) -> dict:
@@ -112,7 +94,7 @@ def measure(jobs: int, seats: int, kind: str, scale: float) -> dict:
 
 def roster(seats: int, settings: Settings, kind: str, scale: float) -> object:
     if kind == "local":
-        return Threads(seats, settings, scale)
+        return Seats(*(OwnSeat(settings, lambda _: WaitingReferee(scale), name=str(n)) for n in range(seats)))
     import ray
 
     from kernelwright.pool._ray import RayRoster

@@ -93,24 +93,24 @@ def build_step(
     Args:
         tools: roles, referee, ledger.
         checkpointer: saves the state after every node; None keeps it in memory only.
-        on_update: called once with the name of each finished part of a round and the state after it, from the thread
-            that did it.
+        on_update: called with the name of each finished part of a round and the state after it, in the thread that did
+            it. A part that is done again after a fault is told again.
     """
     from langgraph.graph import END, START, StateGraph
 
-    told, coders = _once(on_update), _coders(tools)
+    coders = _coders(tools)
 
     def after(state: StepState) -> Any:
         if state["stop"]:
             return END
-        if _next_part(tools, state) != "propose":  # it was stopped within the round
+        if _next_part(tools, state) != "propose":  # a checkpoint within the round
             return "round"
         return "summarise" if _nodes.wants_notes(tools, state) else coders(state)
 
     graph = StateGraph(StepState)
-    graph.add_node("propose", _node(tools, lambda state: _proposed(tools, state, told)))
-    graph.add_node("round", _node(tools, lambda state: _rest_of_round(tools, state, told)))
-    graph.add_node("summarise", _node(tools, lambda state: _done("summarise", tools, state, told)[0]))
+    graph.add_node("propose", _node(tools, lambda state: _proposed(tools, state, on_update)))
+    graph.add_node("round", _node(tools, lambda state: _rest_of_round(tools, state, on_update)))
+    graph.add_node("summarise", _node(tools, lambda state: _done("summarise", tools, state, on_update)[0]))
     graph.add_conditional_edges(START, coders, ["propose", "round"])
     graph.add_edge("propose", "round")
     graph.add_conditional_edges("round", after, ["propose", "round", "summarise", END])
@@ -157,10 +157,10 @@ def _proposed(tools: StepTools, state: StepState, told: OnUpdate) -> dict[str, A
 
 
 def _rest_of_round(tools: StepTools, state: StepState, told: OnUpdate) -> dict[str, Any]:
-    """Do what is left of a round, or so much that a checkpoint is due.
+    """Do the parts of a round that are left, up to the next checkpoint.
 
-    One is due before a wait, and after a proposal that cost money or time: asked again, a Coder might know more, and so
-    write another one.
+    The state is saved before a wait, and after a proposal that cost money or time. A Coder that is asked again may know
+    more by then, and write another kernel.
     """
     changes: dict[str, Any] = {}
     part = _next_part(tools, state)
@@ -199,22 +199,6 @@ def _next_part(tools: StepTools, state: StepState) -> str:
     return "again" if judged and _nodes.wants_again(tools, state) else "conclude"
 
 
-def _once(on_update: OnUpdate) -> OnUpdate:
-    """Tell each part once, although a node that was interrupted does its parts again."""
-    seen: set[tuple[Any, ...]] = set()
-    lock = threading.Lock()
-
-    def told(part: str, state: StepState) -> None:
-        samples = tuple(proposal["sample"] for proposal in state["proposals"])
-        place = part, state["round"], samples, len(state["attempts"]), len(state["failures"])
-        with lock:
-            if place not in seen:
-                seen.add(place)
-                on_update(part, state)
-
-    return told
-
-
 def _coders(tools: StepTools) -> Callable[[StepState], Any]:
     """Route to the round; before it to one Coder for each assignment, side by side, if there are several."""
     from langgraph.types import Send
@@ -230,6 +214,7 @@ def _coders(tools: StepTools) -> Callable[[StepState], Any]:
 
 def thread_config(run_id: str, problem_id: str, rounds: int, samples: int) -> RunnableConfig:
     """LangGraph's configuration for one problem of one run."""
+    # Checkpoints of versions whose graph had other nodes are under another name: they could not be continued.
     return {
         "configurable": {"thread_id": f"{run_id}:{problem_id}:rounds"},
         "recursion_limit": (len(PARTS) + samples * (1 + AGAIN)) * rounds + 4,

@@ -93,7 +93,7 @@ class ProblemJob:
     lints: LintRecords
     tell: Callable[[CampaignEvent], None]
     begun: list[float] = field(default_factory=list)
-    told: set[tuple[str, int, int]] = field(default_factory=set)  # proposals by round and sample; failures: -1, number
+    told: set[tuple[Any, ...]] = field(default_factory=set)  # parts of rounds, proposals, failures
 
     @property
     def baseline(self) -> str:
@@ -322,7 +322,12 @@ class ProblemJob:
         self._emit("stage", stage=name)
 
     def _told(self, ledger: StoreLedger, part: str, state: StepState) -> None:
-        """Turn a finished part of a round into a progress event."""
+        """Turn a finished part of a round into a progress event, once: a part may be done again after a fault."""
+        done = part, state["round"], len(state["attempts"]), len(state["failures"])
+        if part != "propose":
+            if done in self.told:
+                return
+            self.told.add(done)
         if part == "propose":
             for proposal in state["proposals"]:
                 place = (self.problem.id, state["round"], proposal["sample"])

@@ -24,7 +24,7 @@ from test_campaign_models import settings_of
 from kernelwright.campaign import Campaign, SamplePlan, Sampler
 from kernelwright.campaign._lane import Elsewhere, Lane
 from kernelwright.config import Settings
-from kernelwright.errors import NotYet, UsageError
+from kernelwright.errors import MachineError, NotYet, UsageError
 from kernelwright.pool import Dispatcher, OwnSeat, SpoolFolder, SpoolPool, Worker, closing_pool, pack, unpack
 from kernelwright.records import Status
 from kernelwright.store import Store
@@ -212,19 +212,21 @@ def test_an_unknown_pool_is_refused_before_a_run_begins(spec, tmp_path):
         assert store.runs() == []
 
 
+def other_ideas(asked):
+    """A model that is asked the same thing again has another idea."""
+    reply = json.loads(reply_to(asked))
+    if "source" in reply:
+        reply["source"] = f"v{asked.number}\n{reply['source']}"
+    return Answer(json.dumps(reply), tokens_of(asked))
+
+
 @pytest.mark.parametrize("recipe", ["best-of-n", "line"])
 def test_all_samples_of_a_round_are_asked_for_at_once(recipe, tmp_path):
     """So a batch of a model's candidates needs one trip to the machine that judges, not one for each."""
     recipe = line_recipe(tmp_path) if recipe == "line" else recipe
     judge, spool = FakeReferee(), SpoolFolder(tmp_path / "spool", create=True)
 
-    def ideas(asked):
-        reply = json.loads(reply_to(asked))
-        if "source" in reply:  # a model that is asked the same thing again has another idea
-            reply["source"] = f"v{asked.number}\n{reply['source']}"
-        return Answer(json.dumps(reply), tokens_of(asked))
-
-    with serve(ideas) as server:
+    with serve(other_ideas) as server:
         settings = settings_of(
             tmp_path, server, recipe=recipe, recipe_samples=4, rounds=1, pool=f"spool:{spool.path}", mailbox_minutes=0
         )
@@ -242,6 +244,39 @@ def test_all_samples_of_a_round_are_asked_for_at_once(recipe, tmp_path):
     assert trips <= 3  # the candidates, and the confirmations of the winner and the runner-up
     assert max(Counter(judge.judged).values()) == 1
     assert len(judge.judged) >= 10
+
+
+def test_the_seats_need_the_cores_for_threads_and_the_driver_does_not(tmp_path):
+    spool = SpoolFolder(tmp_path / "spool", create=True)
+    settings = settings_in(tmp_path, pool=f"spool:{spool.path}", threads=64, mailbox_minutes=0)
+    here, there = [], []
+    worker = Worker(spool, OwnSeat(settings, lambda given: there.append(given.threads) or referee()))
+    worker.run(until_empty=True)
+    with Store.open(settings.store) as store:
+        campaign = Campaign(settings, store, open_referee=lambda given: here.append(given.threads) or referee())
+        assert campaign.run(PROBLEMS[:1]).status == "paused"
+    worker.run(until_empty=True)
+    assert (set(here), set(there)) == ({1}, {64})
+
+
+def test_what_a_fault_repeats_is_told_once(tmp_path):
+    """The candidates of a round are judged in one node; the fault comes between them."""
+    judged, told = [], []
+
+    def point(name):
+        if name.startswith("judging"):
+            judged.append(name)
+            if len(judged) == 2:
+                raise MachineError("no pulse")
+
+    with serve(other_ideas) as server:
+        settings = settings_of(tmp_path, server, recipe="best-of-n", recipe_samples=3, rounds=1)
+        with Store.open(settings.store) as store:
+            judge = FakeReferee(point=point)
+            campaign = Campaign(settings, store, open_referee=lambda _: judge, tell=told.append)
+            assert campaign.run(PROBLEMS[:1]).status == "finished"
+    kernels = [event.data["candidate"] for event in told if event.kind == "judged"]
+    assert len(kernels) == len(set(kernels)) == 3
 
 
 def test_a_kernel_that_is_judged_again_is_judged_anew(tmp_path):

@@ -109,7 +109,6 @@ def test_an_unknown_compile_mode_is_named_before_anything_runs(referee):
     assert "compile-max-autotune" in caught.value.hint
 
 
-@pytest.mark.untimed
 def test_threads_on_all_cores_are_refused_because_the_clock_needs_one(tmp_path):
     cores = len(os.sched_getaffinity(0))
     settings = Settings(threads=max(cores, 2), cache_dir=str(tmp_path))
@@ -117,6 +116,7 @@ def test_threads_on_all_cores_are_refused_because_the_clock_needs_one(tmp_path):
         Referee(settings)
 
 
+@pytest.mark.untimed
 def test_a_baseline_that_fails_in_the_middle_of_a_confirmation_is_left_out(softmax, monkeypatch):
     def pair(timekeeper, candidate, check_set, process, progress, rivals):
         for role in ("candidate", "eager"):
