@@ -115,10 +115,14 @@ def _lines(checks: list[Check]) -> Iterator[str]:
 
 
 def _machine() -> Iterator[Check]:
-    cpus = len(os.sched_getaffinity(0))
-    yield Check("cpu", "ok", f"{_cpu_name()}, {cpus} usable core{'s' * (cpus != 1)}")
-    if cpus < 2:
-        yield Check("cores", "absent", "one core only", "timing needs two cores: one for the clock, one for kernels")
+    from kernelwright.evaluator import usable_cores
+
+    cpus, usable = len(os.sched_getaffinity(0)), usable_cores()
+    limit = f", {usable:g} of them at a time by a control group" if usable < cpus else ""
+    yield Check("cpu", "ok", f"{_cpu_name()}, {cpus} usable core{'s' * (cpus != 1)}{limit}")
+    if usable < 2:
+        said = "one core only" if usable == 1 else f"{usable:g} cores at a time"
+        yield Check("cores", "absent", said, "timing needs two cores: one for the clock, one for kernels")
     governor = CLOCK.read_text().strip() if CLOCK.exists() else "not shown by this machine"
     yield Check("clocks", "ok", f"governor: {governor}")
     pressure = PRESSURE.read_text().splitlines()[0] if PRESSURE.exists() else ""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         pass_at_k,
         sol_score,
     )
+    from kernelwright.evaluator.host.cores import usable_cores
     from kernelwright.evaluator.host.device import Device, find_device, read_state, use_by_others
     from kernelwright.evaluator.host.environment import environment
     from kernelwright.evaluator.host.host import device_of
@@ -48,6 +49,7 @@ __all__ = [
     "pass_at_k",
     "read_state",
     "sol_score",
+    "usable_cores",
     "use_by_others",
 ]
 
@@ -72,6 +74,7 @@ _HOMES = {
     "kernel_backends": "screen.screening",
     "pass_at_k": "figures.metrics",
     "read_state": "host.device",
+    "usable_cores": "host.cores",
     "use_by_others": "host.device",
     "sol_score": "figures.metrics",
 }

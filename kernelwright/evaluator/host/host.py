@@ -16,6 +16,7 @@ from kernelwright.evaluator.builds.builder import BuildService
 from kernelwright.evaluator.builds.emulation import EmulatorLibrary
 from kernelwright.evaluator.builds.lanes import CompileLanes, pick_lanes
 from kernelwright.evaluator.host.client import Builder, Client
+from kernelwright.evaluator.host.cores import usable_cores
 from kernelwright.evaluator.host.device import CPU, Device, find_device
 from kernelwright.evaluator.host.door import Door, DoorLibrary
 from kernelwright.evaluator.host.environment import environment
@@ -76,7 +77,7 @@ class Host:
         self.settings = settings
         self.device = device_of(settings) if device is None else device
         cpus = sorted(os.sched_getaffinity(0))
-        _leave_a_core(settings.threads, len(cpus), self.device)
+        _leave_a_core(settings.threads, int(usable_cores()), self.device)
         self.closing = contextlib.ExitStack()
         self.environment = environment(settings.threads)
         self.warm = True
@@ -240,8 +241,9 @@ def _leave_a_core(threads: int, cores: int, device: Device) -> None:
     if threads > max(cores - 1, 1) and not device.is_gpu:
         most = f"set threads to {cores - 1} or less" if cores > 2 else "set threads to 1"
         raise UsageError(
-            f"threads={threads}: there are {cores} cores here, and the referee's clock needs one for itself",
-            hint=f"{most}, or use a machine with more cores",
+            f"threads={threads}: {max(cores, 1)} core{'s' * (cores > 1)} can be used here, "
+            "and the referee's clock needs one for itself",
+            hint=f"{most}, or use more cores ('kernelwright doctor' shows them)",
         )
 
 
