@@ -98,10 +98,9 @@ def pack(common: Common, folder: Path, output: Path) -> None:
 @common_options
 def unpack(common: Common, file: Path, folder: Path) -> None:
     """Add the jobs and answers of a packed spool to the spool DIR, which is made if it is missing."""
-    from kernelwright.pool import SpoolFolder
     from kernelwright.pool import unpack as unpack_spool
 
-    _tell(common, "added", unpack_spool(file, SpoolFolder(folder, create=True)), folder)
+    _tell(common, "added", unpack_spool(file, folder), folder)
 
 
 def _opened(folder: Path) -> SpoolFolder:

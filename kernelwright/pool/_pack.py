@@ -49,8 +49,11 @@ def pack(folder: SpoolFolder, target: Path) -> Packed:
     return counts
 
 
-def unpack(source: Path, folder: SpoolFolder) -> Packed:
+def unpack(source: Path, spool: SpoolFolder | Path) -> Packed:
     """Add the jobs, answers and cards of a zip file to a spool. What is there already stays as it is.
+
+    Args:
+        spool: the spool or its folder, which is made if it is missing.
 
     Raises:
         UsageError: the file cannot be read or is no packed spool. Nothing was added then.
@@ -67,6 +70,7 @@ def unpack(source: Path, folder: SpoolFolder) -> Packed:
             found = [_read(archive, member, source) for member in members if member.filename != _MARK]
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise UsageError(f"cannot read {source}: {error}", hint="name a file of 'kernelwright spool pack'") from error
+    folder = spool if isinstance(spool, SpoolFolder) else SpoolFolder(spool, create=True)
     answers = [one for one in found if isinstance(one, Answer)]
     beats = [one for one in found if isinstance(one, Beat)]
     jobs = [one for one in found if isinstance(one, tuple)]

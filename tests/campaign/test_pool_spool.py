@@ -340,7 +340,7 @@ def test_a_spool_travels_there_and_back(folder, pool, settings, tmp_path, clock)
     folder.claim("someone", lambda job: True)
     assert pack(folder, tmp_path / "there.zip") == (3, 0, 0)
     away = SpoolFolder(tmp_path / "away", create=True, clock=clock)
-    assert unpack(tmp_path / "there.zip", away) == (3, 0, 0)
+    assert unpack(tmp_path / "there.zip", away.path) == (3, 0, 0)
     Shop(away.path, settings, clock).worker().run(until_empty=True)
     assert pack(away, tmp_path / "back.zip") == (0, 3, 1)
     assert unpack(tmp_path / "back.zip", folder) == (0, 3, 1)
@@ -390,8 +390,9 @@ def test_a_damaged_or_hostile_file_adds_nothing(damage, folder, pool, shop, tmp_
     damage(tmp_path / "there.zip")
     away = SpoolFolder(tmp_path / "away", create=True, clock=clock)
     before = sorted(path for path in tmp_path.rglob("*") if path.name != "there.zip")
-    with pytest.raises(UsageError):
-        unpack(tmp_path / "there.zip", away)
+    for spool in (away, tmp_path / "missing"):
+        with pytest.raises(UsageError):
+            unpack(tmp_path / "there.zip", spool)
     assert sorted(path for path in tmp_path.rglob("*") if path.name != "there.zip") == before
 
 
