@@ -54,6 +54,9 @@ class Stage(StrEnum):
     CONFIRMED = "confirmed"
 
 
+_ORDER = {stage: place for place, stage in enumerate(Stage)}
+
+
 class Status(StrEnum):
     """The outcome of a verdict. Only ``PASSED`` earns a reward.
 
@@ -284,11 +287,10 @@ class Verdict(Record):
 
     @model_validator(mode="after")
     def _status_allows_its_fields(self) -> Verdict:
-        reached = list(Stage)
-        position = -1 if self.stage is None else reached.index(self.stage)
-        if self.timing is not None and position < reached.index(Stage.TIMED):
+        position = -1 if self.stage is None else _ORDER[self.stage]
+        if self.timing is not None and position < _ORDER[Stage.TIMED]:
             raise ValueError("only a timed or confirmed verdict carries timing")
-        if self.status is Status.PASSED and position < reached.index(Stage.CHECKED):
+        if self.status is Status.PASSED and position < _ORDER[Stage.CHECKED]:
             raise ValueError("PASSED needs at least stage 'checked'")
         if self.status is Status.PASSED and self.failed_stage is not None:
             raise ValueError("a passed verdict has no failed stage")

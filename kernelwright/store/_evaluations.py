@@ -204,7 +204,8 @@ class Evaluations(Calls):
         example a run. ``current_only`` leaves out those of earlier versions of a problem.
         """
         wanted = {
-            "evaluations.run_id = ?": run_id,
+            # The plus keeps SQLite from reading a whole run for the few evaluations of one candidate.
+            f"{'' if candidate is None else '+'}evaluations.run_id = ?": run_id,
             "candidates.problem = ?": problem,
             "candidates.sha256 = ?": candidate,
             "evaluations.environment_id = ?": environment,

@@ -289,3 +289,22 @@ def test_a_run_goes_on_to_more_problems(store, make):
     assert store.run(run_id).config.problems == (first.id, second.id)
     with pytest.raises(UsageError, match="no run"):
         store.add_run_problem("0" * 26, first)
+
+
+def test_finding_an_evaluation_costs_the_same_in_a_long_run(store, make):
+    problem = make.problem()
+    store.record_problem(problem)
+    run = store.create_run(RunConfig(problems=(problem.id,)), [problem])
+    worked = {}
+    for number in range(240):
+        store.record_evaluation(make.evaluation(f"kernel {number}", samples=0), run_id=run)
+        if number in (20, 239):
+            steps = []
+            with store._connection.raw() as database:
+                database.conn.set_progress_handler(lambda steps=steps: steps.append(None), 1)
+            sha256 = make.candidate(f"kernel {number // 2}").sha256
+            assert store.find_evaluation(candidate=sha256, problem=problem.id, run_id=run, confirmed=False)
+            with store._connection.raw() as database:
+                database.conn.set_progress_handler(None, 1)
+            worked[number] = len(steps)
+    assert worked[239] < 1.2 * worked[20]
