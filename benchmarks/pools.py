@@ -1,11 +1,12 @@
 """The same run on this machine's own referee, on two actors of a Ray cluster, and on two workers of a spool.
 
-    python benchmarks/pools.py [--problems 60] [--rounds 1] [--pools local spool ray] [--output FILE.json]
+    python benchmarks/pools.py [--problems 60] [--rounds 1] [--pools local spool ray] [--keep DIR] [--output FILE.json]
 
 The offline Coder, the real referee, real sandboxes. It prints for each pool how many problems ended in which way and
 how long it took, and compares each pool with the first one: statuses that differ, and winners whose intervals of the
 speedup over eager do not overlap. Two judgements of one kernel on this machine differ too: intervals are of one run of
-the confirmation. So the first pool is compared with itself as well, where ``--again`` is given.
+the confirmation. So the first pool is compared with itself as well, where ``--again`` is given. A pool takes half an
+hour: with ``--keep`` what each pool found stays in the folder, and a later call takes it from there.
 """
 
 from __future__ import annotations
@@ -80,6 +81,18 @@ def run(pool: str, problems: list[str], rounds: int) -> dict:
     }
 
 
+def kept(pool: str, problems: list[str], rounds: int, folder: Path | None) -> dict:
+    """What an earlier call found with this pool, or what a run finds now."""
+    if folder is None:
+        return run(pool, problems, rounds)
+    file = folder / f"{pool.replace(' ', '_')}-{len(problems)}-{rounds}.json"
+    if not file.exists():
+        found = run(pool, problems, rounds)
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found) + "\n")
+    return json.loads(file.read_text())
+
+
 def summary(pool: str, found: dict) -> dict:
     """What is printed of one run."""
     rows = found["rows"].values()
@@ -117,6 +130,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--pools", nargs="+", default=["local", "spool", "ray"])
     parser.add_argument("--again", action="store_true", help="run the first pool twice, to see what differs by chance")
+    parser.add_argument("--keep", type=Path, help="a folder of what each pool found; a later call takes it from there")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     ids = [problem.id for problem in load_suite("kernelwright")]
@@ -125,7 +139,7 @@ def main() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     found, table = {}, []
     for pool in pools:
-        found[pool] = run(pool, chosen, given.rounds)
+        found[pool] = kept(pool, chosen, given.rounds, given.keep)
         row = summary(pool, found[pool])
         if pool != pools[0]:
             row |= compared(found[pools[0]], found[pool])
