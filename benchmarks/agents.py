@@ -2,7 +2,7 @@
 
     python benchmarks/agents.py --output benchmarks/results/MACHINE/agents.json
 
-Everything but the models and the referee is real: prompts, budget, reply log, graph with its checkpoints, store. A step
+Everything but the models and the referee is real: prompts, budget, reply log, step with its saved state, store. A step
 is one round: the Coder's reply, a verdict, the Judge's reply. Confirmations count with the rounds that led to them.
 
 Machines differ by a factor of three in how fast they run Python, so a plain loop is timed beside it: two records are

@@ -3,7 +3,7 @@
     python benchmarks/campaign.py [--jobs 2000] [--seats 1 8 64] [--pool local|ray] [--output FILE.json]
 
 A run works on jobs/10 problems in 9 rounds and a confirmation, with the scripted part of nothing but the kernels' texts
-and the verdicts: the step, its checkpoints, the store, the schedule and the dispatcher are those of every run. A
+and the verdicts: the step, its saved states, the store, the schedule and the dispatcher are those of every run. A
 judgement takes a time drawn from a log-normal distribution (median 5 s, sigma 0.6, seeded), divided by ``--scale``:
 the scaled clock. The benchmark prints the share of the seats' time in which they judged, of the time in which work was
 ready for them; and the processor time of the driver for each job.

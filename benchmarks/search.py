@@ -28,7 +28,7 @@ import multiprocessing
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,17 +38,16 @@ from unittest import mock
 import numpy as np
 import search_fit
 import search_tables as tables
-from langgraph.checkpoint.memory import InMemorySaver
 
 from kernelwright import codegen
 from kernelwright.agents import StepContext, Workbench
 from kernelwright.agents import _schedule_model as model
 from kernelwright.agents import offline_coder as _offline_coder
-from kernelwright.agents.graph import build_step, run_step
 from kernelwright.agents.nodes import context_of
 from kernelwright.agents.registry import coders
 from kernelwright.agents.roles import Proposal
-from kernelwright.agents.step_state import StepTools
+from kernelwright.agents.step import run_step
+from kernelwright.agents.step_state import Judged, StepTools
 from kernelwright.agents.strategy import OneAtATime, Strategy
 from kernelwright.campaign import load_recipe
 from kernelwright.config import Settings
@@ -187,6 +186,13 @@ class Verdicts:
         )
         return Evaluation(candidate=candidate, verdict=verdict, environment=self._environment)
 
+    def judge_unless(
+        self, candidate: Candidate, *, rivals: Sequence[Candidate] = (), known: Collection[str] | None = None
+    ) -> Judged:
+        """One evaluation, unless the kernel is known."""
+        code = f"kernel {self._world.rows[candidate.source]}"
+        return Judged(None if code in (known or ()) else self.judge(candidate, rivals), code)
+
     def _race(self, candidate: Candidate, rival: Candidate) -> Speedup:
         race = statistics.Race(noise_bound=BOUND, most_pairs=96)
         difference = self._world.truth(candidate) - self._world.truth(rival) + self._rng.normal(0, PAIR / 3)
@@ -202,6 +208,12 @@ class Ledger:
     def __init__(self) -> None:
         self._proposals: dict[str, Candidate] = {}
         self._evaluations: list[tuple[Evaluation, str, Mapping[str, Any]]] = []
+
+    def saved_state(self) -> None:
+        """No process dies here."""
+
+    def save_state(self, state: Any) -> None:
+        """No process dies here."""
 
     def save_proposal(self, candidate: Candidate) -> str:
         """By its hash."""
@@ -273,12 +285,11 @@ def curve(world: World, line: str, seed: int) -> tuple[list[float], str]:
         problem=world.problem,
         coder=coder,
         judge=None,
-        evaluate=verdicts.judge,
+        evaluate=verdicts.judge_unless,
         ledger=ledger,  # type: ignore[arg-type]
         bench=Workbench(world.call),
         strategy=strategy,
         should_stop=lambda: "budget" if verdicts.count >= budget else "",
-        machine_code=lambda candidate: f"kernel {world.rows[candidate.source]}",
     )
     known: dict[int, tuple[float, str]] = {}
 
@@ -289,8 +300,7 @@ def curve(world: World, line: str, seed: int) -> tuple[list[float], str]:
             known[verdicts.count] = (0.0, "") if best is None else (world.truth(best), best.source)
 
     with replaced(world):
-        graph = build_step(tools, checkpointer=InMemorySaver(), on_update=told)
-        run_step(graph, run_id="R", problem_id=world.problem.id, rounds=4 * budget)
+        run_step(tools, run_id="R", problem_id=world.problem.id, rounds=4 * budget, on_update=told)
     values, last = [], (0.0, "")
     for number in range(1, budget + 1):
         last = known.get(number, last)

@@ -30,7 +30,6 @@ PLACES: Mapping[str, Sequence[str]] = runpy.run_path(str(ROOT / "tests" / "suite
 SLOW_S: float = runpy.run_path(str(ROOT / "tests" / "suite_selection.py"))["SLOW_S"]
 ELSEWHERE = "not adversarial and not docker and not gpu and not browser and not serve and not ray"
 SIDE_BY_SIDE = ["--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
-WITHOUT = ["-p", "no:langsmith_plugin"]  # comes with langgraph, and takes seconds of every process's start
 NO_TESTS = 5  # pytest's exit status
 SLOWEST = 40
 
@@ -59,7 +58,7 @@ PHASES = (
 def command_of(phase: Phase, *, whole: bool, tally: Path, more: Sequence[str] = ()) -> list[str]:
     """The command that runs a phase."""
     chosen = ["-m", f"({phase.tests}) and {ELSEWHERE}", *([] if whole else ["--sampled"])]
-    return [sys.executable, "-m", "pytest", *WITHOUT, *chosen, *phase.options, f"--tally={tally}", *phase.places, *more]
+    return [sys.executable, "-m", "pytest", *chosen, *phase.options, f"--tally={tally}", *phase.places, *more]
 
 
 def closing_line(counts: Mapping[str, int], left_out: int, seconds: float) -> str:

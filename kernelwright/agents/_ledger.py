@@ -1,4 +1,4 @@
-"""The ledger of a step, which keeps proposals, evaluations and advice."""
+"""The ledger of a step, which keeps its state, proposals, evaluations and advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from kernelwright.records import Advice, Candidate, Evaluation
 
 
 class Ledger(Protocol):
-    """The step's memory for one run and one problem. The graph's own state holds only keys of this ledger."""
+    """The step's memory for one run and one problem. The step's state holds only keys of kernels and evaluations."""
+
+    def saved_state(self) -> dict[str, Any] | None:
+        """The state that was saved last; None if none was."""
+        ...
+
+    def save_state(self, state: Mapping[str, object]) -> None:
+        """Save the step's state, in place of an earlier one."""
+        ...
 
     def save_proposal(self, candidate: Candidate) -> str:
         """Store a candidate before it is judged; returns its key. Saving the same one again changes nothing."""

@@ -61,6 +61,13 @@ def find_twin(candidate: Candidate, attempts: Sequence[Attempt], machine_code: s
     return next((Twin(a, "machine code") for a in alike if surroundings_of(a.candidate) == surroundings), None)
 
 
+def codes_of_alike(candidate: Candidate, attempts: Sequence[Attempt]) -> frozenset[str]:
+    """The fingerprints of the attempts with the same Python: with one of these, the candidate is a twin of theirs."""
+    surroundings = surroundings_of(candidate)
+    known = (attempt for attempt in attempts if attempt.purpose == "search" and attempt.action.get(MACHINE_CODE))
+    return frozenset(a.action[MACHINE_CODE] for a in known if surroundings_of(a.candidate) == surroundings)
+
+
 def program_of(candidate: Candidate) -> str:
     """Hash of a candidate's program, independent of comments, docstrings and layout."""
     return _hashed(candidate.backend, candidate.source, tuple(sorted(candidate.knobs.items())), False)

@@ -1,4 +1,4 @@
-"""The nodes of the step as plain functions: state in, changes out. They know nothing of LangGraph.
+"""The nodes of the step as plain functions: state in, changes out. They do not save it.
 
 The state is plain JSON, and kernels are in the ledger under their keys. A node may run twice if a process is killed in
 the middle of it. Its second run gives the same result and repeats no evaluation.
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents._set_knobs import set_knobs
-from kernelwright.agents.duplicates import MACHINE_CODE, Twin, find_twin
+from kernelwright.agents.duplicates import MACHINE_CODE, Twin, codes_of_alike, find_twin
 from kernelwright.agents.roles import (
     Assignment,
     Attempt,
@@ -41,11 +41,14 @@ def initial_state(run_id: str, problem_id: str, rounds: int) -> StepState:
         round=0,
         rounds=rounds,
         attempts=[],
+        assigned=[],
+        answered=0,
         proposals=[],
         failures=[],
         duplicates=[],
         fruitless=[],
         scratchpad="",
+        summarised=0,
         stop="",
     )
 
@@ -68,9 +71,9 @@ def context_of(
         attempts=tuple(map(tools.attempt, state["attempts"])),
         assignment=assignment or Assignment(),
         failures=_failures_since_a_verdict(state),
-        duplicates=tuple(Duplicate.model_validate(known) for known in state.get("duplicates", ())),
-        fruitless=tuple(Fruitless.model_validate(known) for known in state.get("fruitless", ())),
-        scratchpad=state.get("scratchpad", ""),
+        duplicates=tuple(Duplicate.model_validate(known) for known in state["duplicates"]),
+        fruitless=tuple(Fruitless.model_validate(known) for known in state["fruitless"]),
+        scratchpad=state["scratchpad"],
     )
 
 
@@ -94,13 +97,11 @@ def assignments(tools: StepTools, state: StepState) -> tuple[Assignment, ...]:
     return tools.strategy.assign(context_of(tools, state))
 
 
-def propose(tools: StepTools, state: StepState) -> dict[str, Any]:
+def propose(tools: StepTools, state: StepState, assignment: Assignment) -> dict[str, Any]:
     """Ask the Coder, and store its candidate before any further step.
 
     If the search has chosen a kernel's knobs itself, no Coder is asked.
     """
-    given = state.get("assignment")
-    assignment = assignments(tools, state)[0] if given is None else Assignment.model_validate(given)
     answer = ProposalState(sample=assignment.sample, proposal="", action={}, reason="", ends=False)
     try:
         context = context_of(tools, state, assignment)
@@ -161,14 +162,14 @@ def judge(tools: StepTools, state: StepState) -> dict[str, Any]:
                 "fruitless": _with_fruitless(tools, state, [pending]),
             }
         _build_what_comes_next(tools, state, Proposal(candidate, "", pending["action"]))
-        if tools.machine_code is not None:
-            action = {**action, MACHINE_CODE: tools.machine_code(candidate)}
-            twin = find_twin(candidate, context.attempts, action[MACHINE_CODE])
-            if twin is not None:
-                return _passed_by(tools, state, context, pending, twin)
         _ask_for_what_waits(tools, state, context)
-        evaluation = tools.evaluate(candidate, **_beside(context, rivals))
-        action = {**action, RIVALS: list(rivals)}
+        known = codes_of_alike(candidate, context.attempts)
+        evaluation, code = tools.evaluate(candidate, rivals=_beside(context, rivals), known=known)
+        if evaluation is None:
+            twin = find_twin(candidate, context.attempts, code)
+            assert twin is not None, "only a fingerprint that is known leaves a candidate unjudged"
+            return _passed_by(tools, state, context, pending, twin)
+        action = {**action, MACHINE_CODE: code, RIVALS: list(rivals)}
         evaluation_id = tools.ledger.record(evaluation, step=state["round"], action=action)
     entry = AttemptState(
         round=state["round"],
@@ -208,14 +209,14 @@ def _passed_by(
     return {
         "proposals": pending["sample"],
         "failures": [*state["failures"], _failure(state, "duplicate", reason)],
-        "duplicates": [*state.get("duplicates", ()), duplicate.model_dump(mode="json")],
+        "duplicates": [*state["duplicates"], duplicate.model_dump(mode="json")],
     }
 
 
-def _beside(context: StepContext, rivals: tuple[str, ...]) -> dict[str, tuple[Candidate, ...]]:
-    """How to time a candidate beside earlier candidates of the run, if ``rivals`` names some."""
+def _beside(context: StepContext, rivals: tuple[str, ...]) -> tuple[Candidate, ...]:
+    """The earlier candidates of the run to time a candidate beside."""
     known = {attempt.candidate.sha256: attempt.candidate for attempt in context.attempts}
-    return {"rivals": tuple(known[sha256] for sha256 in rivals)} if rivals else {}
+    return tuple(known[sha256] for sha256 in rivals)
 
 
 def _ask_for_what_waits(tools: StepTools, state: StepState, context: StepContext) -> None:
@@ -230,7 +231,7 @@ def _ask_for_what_waits(tools: StepTools, state: StepState, context: StepContext
         if candidate is None or find_twin(candidate, context.attempts) or tools.ledger.find_evaluation(candidate):
             continue
         rivals = tools.strategy.rivals(context, candidate)
-        tools.ask_ahead(candidate, _beside(context, rivals).get("rivals", ()))
+        tools.ask_ahead(candidate, _beside(context, rivals), codes_of_alike(candidate, context.attempts))
 
 
 def wants_again(tools: StepTools, state: StepState) -> bool:
@@ -249,7 +250,8 @@ def judge_again(tools: StepTools, state: StepState) -> dict[str, Any]:
     earlier = [a for a in context.attempts if (a.candidate.sha256, a.purpose) == (wanted.candidate, wanted.purpose)]
     evaluation_id = tools.ledger.find_again(candidate, wanted.purpose, len(earlier))
     if evaluation_id is None:
-        evaluation = tools.evaluate(candidate, **_beside(context, wanted.rivals))
+        evaluation, _ = tools.evaluate(candidate, rivals=_beside(context, wanted.rivals))
+        assert evaluation is not None, "no fingerprint was known"
         action = {RIVALS: list(wanted.rivals)}
         evaluation_id = tools.ledger.record(evaluation, step=state["round"], purpose=wanted.purpose, action=action)
     entry = AttemptState(
@@ -405,7 +407,7 @@ def _with_fruitless(tools: StepTools, state: StepState, proposals: list[Proposal
     ]
     for row in rows:
         tools.ledger.add_fruitless(row)
-    return [*state.get("fruitless", ()), *(row.model_dump(mode="json") for row in rows)]
+    return [*state["fruitless"], *(row.model_dump(mode="json") for row in rows)]
 
 
 def _failure(state: StepState, role: str, reason: str) -> FailureState:

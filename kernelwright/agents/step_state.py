@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict, cast
 
 from kernelwright.agents._ledger import Ledger
 from kernelwright.agents.roles import Attempt, Coder, Judge, Purpose, StepContext, Workbench
@@ -15,7 +15,7 @@ from kernelwright.records import Advice, Backend, Candidate, Evaluation, Problem
 
 
 class AttemptState(TypedDict):
-    """One judged candidate in the graph's state."""
+    """One judged candidate in the state."""
 
     round: int
     proposal: str
@@ -45,43 +45,65 @@ class FailureState(TypedDict):
     reason: str
 
 
-def gather(
-    kept: list[ProposalState] | None, change: list[ProposalState] | dict[str, list[ProposalState]] | int | None
-) -> list[ProposalState]:  # the channel's reducer: Coders work side by side
-    """Update the waiting proposals: a list is added, a number removes that sample, None removes all.
-
-    ``{"left": [...]}`` takes their place.
-    """
-    if change is None:
-        return []
-    if isinstance(change, dict):
-        return change["left"]
-    if isinstance(change, int):
-        return [proposal for proposal in kept or [] if proposal["sample"] != change]
-    return sorted([*(kept or []), *change], key=lambda proposal: proposal["sample"])
-
-
 class StepState(TypedDict):
-    """The graph's state. ``scratchpad`` holds the latest notes, ``stop`` the reason why the loop ended, or ""."""
+    """The state of a problem's loop, in plain JSON.
+
+    ``assigned`` are the assignments of this round's Coders that have not answered, once they are chosen; ``answered``
+    is the number of rounds whose Coders all have. ``scratchpad`` holds the latest notes, made before the round
+    ``summarised``. ``stop`` is the reason why the loop ended, or "".
+    """
 
     run_id: str
     problem_id: str
     round: int
     rounds: int
     attempts: list[AttemptState]
-    proposals: Annotated[list[ProposalState], gather]
+    assigned: list[dict[str, Any]]
+    answered: int
+    proposals: list[ProposalState]
     failures: list[FailureState]
     duplicates: list[dict[str, Any]]
     fruitless: list[dict[str, Any]]
     scratchpad: str
+    summarised: int
     stop: str
 
 
-class Evaluate(Protocol):
-    """Judges one candidate, timed beside ``rivals`` if there are any."""
+def changed(state: StepState, changes: dict[str, Any]) -> StepState:
+    """The state after a node's changes. Of ``proposals``, a list is added, a number removes that sample, None all."""
+    if "proposals" in changes:
+        kept, change = state["proposals"], changes["proposals"]
+        if change is None:
+            kept = []
+        elif isinstance(change, int):
+            kept = [proposal for proposal in kept if proposal["sample"] != change]
+        else:
+            kept = sorted([*kept, *change], key=lambda proposal: proposal["sample"])
+        changes = {**changes, "proposals": kept}
+    return cast(StepState, {**state, **changes})
 
-    def __call__(self, candidate: Candidate, *, rivals: tuple[Candidate, ...] = ()) -> Evaluation:
-        """The evaluation of the candidate."""
+
+class Judged(NamedTuple):
+    """A candidate's evaluation, and the fingerprint of its machine code, "" if that is unknown.
+
+    ``evaluation`` is None if the machine code was known, so that nothing was judged.
+    """
+
+    evaluation: Evaluation | None
+    machine_code: str = ""
+
+
+class Evaluate(Protocol):
+    """Judges one candidate, timed beside ``rivals`` if there are any.
+
+    ``known`` are fingerprints of machine code: a candidate that has one of them is not judged. With None, no
+    fingerprint is asked for.
+    """
+
+    def __call__(
+        self, candidate: Candidate, *, rivals: tuple[Candidate, ...] = (), known: frozenset[str] | None = None
+    ) -> Judged:
+        """The outcome."""
         ...
 
 
@@ -92,10 +114,9 @@ class StepTools:
     ``should_stop`` is asked after every part of a round; a reason ends the loop there. ``build_ahead``
     starts to build a candidate on cores that time nothing, and returns at once; None without such cores. ``finished``
     is asked after every round; a reason ends the problem's loop for good. ``verifier`` is asked about every candidate
-    before it is judged, if there is one. ``machine_code`` builds a candidate and returns the fingerprint of its machine
-    code, or ""; None to compare only texts. ``ask_ahead`` has a candidate judged that will be evaluated soon, beside
-    rivals, and returns at once; None where candidates are judged one at a time. ``scratchpad`` summarises the lessons
-    after every ``scratchpad_every`` rounds; 0 for never.
+    before it is judged, if there is one. ``ask_ahead`` has a candidate judged that will be evaluated soon, beside
+    rivals and with known fingerprints, and returns at once; None where candidates are judged one at a time.
+    ``scratchpad`` summarises the lessons after every ``scratchpad_every`` rounds; 0 for never.
     """
 
     problem: Problem
@@ -111,8 +132,7 @@ class StepTools:
     strategy: Strategy = field(default_factory=OneAtATime)
     finished: Callable[[StepContext], str] = lambda context: ""
     verifier: Verifier | None = None
-    machine_code: Callable[[Candidate], str] | None = None
-    ask_ahead: Callable[[Candidate, tuple[Candidate, ...]], None] | None = None
+    ask_ahead: Callable[[Candidate, tuple[Candidate, ...], frozenset[str]], None] | None = None
     scratchpad: Scratchpad | None = None
     scratchpad_every: int = 0
     _seen: dict[str, tuple[AttemptState, Attempt]] = field(default_factory=dict, repr=False, compare=False)
@@ -136,6 +156,6 @@ def attempt_from(ledger: Ledger, entry: AttemptState) -> Attempt:
         advice=None if entry["advice"] is None else Advice.model_validate(entry["advice"]),
         focus=entry["focus"],
         artifacts=evaluation.artifacts,
-        purpose=entry.get("purpose", "search"),  # a checkpoint of an earlier version has none
-        rivals=tuple(entry.get("rivals", ())),
+        purpose=entry["purpose"],
+        rivals=tuple(entry["rivals"]),
     )

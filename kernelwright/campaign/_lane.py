@@ -11,9 +11,10 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from kernelwright.agents.step_state import Judged
 from kernelwright.config import Settings
 from kernelwright.evaluator import Check, RefereeLike, Session
-from kernelwright.pool import Depth, Job, Pool, Sessions, method_of, version
+from kernelwright.pool import Answer, Depth, Job, Pool, Sessions, method_of, version
 from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 
 T = TypeVar("T")
@@ -28,8 +29,12 @@ class LaneSession(Session, Protocol):
         """Judge one candidate, and add KernelBench's own verdict."""
         ...
 
-    def judge_ahead(self, candidate: Candidate, depth: Check | None = None) -> None:
-        """Have a candidate judged whose evaluation will be asked for later; returns at once."""
+    def judge_unless(self, known: frozenset[str] | None, candidate: Candidate, depth: Check | None = None) -> Judged:
+        """Judge one candidate, unless the fingerprint of its machine code is known. None: it is not asked for."""
+        ...
+
+    def judge_ahead(self, known: frozenset[str] | None, candidate: Candidate, depth: Check | None = None) -> None:
+        """Have a candidate judged for which :meth:`judge_unless` will be called later; returns at once."""
         ...
 
     def close(self) -> None:
@@ -137,6 +142,18 @@ class _Lent:
 
         return self._lane.do(judged)
 
+    def judge_unless(self, known: frozenset[str] | None, candidate: Candidate, depth: Check | None = None) -> Judged:
+        """See :class:`LaneSession`."""
+
+        def judged() -> Judged:
+            session = self._lane.opened(*self._given, 1)
+            code = "" if known is None else session.machine_code(candidate)
+            if code and code in (known or ()):
+                return Judged(None, code)
+            return Judged(session.judge(candidate, depth), code)
+
+        return self._lane.do(judged)
+
     def close(self) -> None:
         """See :class:`LaneSession`."""
         self._lane.do(lambda: self._lane.forget(self._given[0]))
@@ -164,15 +181,20 @@ class _Pooled(_Lent):
 
     def judge(self, candidate: Candidate, depth: Check | None = None, *, control: bool = False) -> Evaluation:
         """See :class:`Session`."""
-        return self._asked(candidate, depth=Depth.of(depth), control=control)
+        return self._evaluated(candidate, depth=Depth.of(depth), control=control)
 
     def judge_sample(self, candidate: Candidate, *, control: bool = False) -> Evaluation:
         """See :class:`LaneSession`."""
-        return self._asked(candidate, control=control, kernelbench=True)
+        return self._evaluated(candidate, control=control, kernelbench=True)
 
-    def judge_ahead(self, candidate: Candidate, depth: Check | None = None) -> None:
+    def judge_unless(self, known: frozenset[str] | None, candidate: Candidate, depth: Check | None = None) -> Judged:
         """See :class:`LaneSession`."""
-        self._elsewhere.pool.post(self._job(candidate, depth=Depth.of(depth)))
+        answer = self._answer(self._job(candidate, depth=Depth.of(depth), known=_sorted(known)))
+        return Judged(answer.evaluation, answer.machine_code)
+
+    def judge_ahead(self, known: frozenset[str] | None, candidate: Candidate, depth: Check | None = None) -> None:
+        """See :class:`LaneSession`."""
+        self._elsewhere.pool.post(self._job(candidate, depth=Depth.of(depth), known=_sorted(known)))
 
     def compile_ahead(self, backend: Backend) -> None:
         """Do nothing: baselines are compiled where candidates are judged."""
@@ -195,9 +217,17 @@ class _Pooled(_Lent):
             **asked,
         )
 
-    def _asked(self, candidate: Candidate, **asked: Any) -> Evaluation:
-        answer = self._elsewhere.pool.answer(self._job(candidate, **asked), self._on_stage)
-        if answer.evaluation is None:
-            assert answer.fault is not None
+    def _evaluated(self, candidate: Candidate, **asked: Any) -> Evaluation:
+        evaluation = self._answer(self._job(candidate, **asked)).evaluation
+        assert evaluation is not None, "no fingerprint was known"
+        return evaluation
+
+    def _answer(self, job: Job) -> Answer:
+        answer = self._elsewhere.pool.answer(job, self._on_stage)
+        if answer.fault is not None:
             raise answer.fault.error(answer.seat)
-        return answer.evaluation
+        return answer
+
+
+def _sorted(known: frozenset[str] | None) -> tuple[str, ...] | None:
+    return None if known is None else tuple(sorted(known))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.agents import (
@@ -19,11 +18,11 @@ from kernelwright.agents import (
     Verifier,
     Workbench,
 )
-from kernelwright.agents.graph import build_step, import_ahead, run_step
 from kernelwright.agents.nodes import attempts_of, context_of
 from kernelwright.agents.offline_judge import OfflineJudge
 from kernelwright.agents.static_rank import describe_static
-from kernelwright.agents.step_state import AttemptState, StepState, StepTools
+from kernelwright.agents.step import run_step
+from kernelwright.agents.step_state import AttemptState, Judged, StepState, StepTools
 from kernelwright.agents.strategy import (
     BranchFromBest,
     OneAtATime,
@@ -55,8 +54,6 @@ from kernelwright.records.base import timed_together
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
-
     from kernelwright.store import Store
 
 TOO_SMALL = "too-small"  # the lint's rule for problems that run too briefly to be timed well, on a CPU
@@ -64,13 +61,25 @@ _PASSED_OVER = ("verifier", "duplicate")  # roles of failures that leave a candi
 
 
 def _judged_by(
-    session: Session, candidate: Candidate, *, explain: bool, rivals: tuple[Candidate, ...] = ()
-) -> Evaluation:
-    return session.judge(candidate, Search(rivals=rivals, explain=explain))
+    session: LaneSession,
+    candidate: Candidate,
+    *,
+    explain: bool,
+    rivals: tuple[Candidate, ...] = (),
+    known: frozenset[str] | None = None,
+) -> Judged:
+    return session.judge_unless(known, candidate, Search(rivals=rivals, explain=explain))
 
 
-def _asked_ahead(session: LaneSession, candidate: Candidate, rivals: tuple[Candidate, ...], *, explain: bool) -> None:
-    session.judge_ahead(candidate, Search(rivals=rivals, explain=explain))
+def _asked_ahead(
+    session: LaneSession,
+    candidate: Candidate,
+    rivals: tuple[Candidate, ...],
+    known: frozenset[str],
+    *,
+    explain: bool,
+) -> None:
+    session.judge_ahead(known, candidate, Search(rivals=rivals, explain=explain))
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,6 @@ class ProblemJob:
     settings: Settings
     store: Store
     lane: Lane
-    checkpointer: BaseCheckpointSaver[str]
     coder: Coder
     judge: Judge
     verifier: Verifier | None
@@ -141,7 +149,6 @@ class ProblemJob:
         return attempted(work, failed=lambda fault: self._ended(started, fault), told=told, watch=self.watch)
 
     def _work(self, session: LaneSession, started: float) -> RunResult:
-        import_ahead()
         session.compile_ahead(self.config.backend)
         findings = self._lint(session)
         if reason := self._not_worth_timing(findings):
@@ -163,21 +170,17 @@ class ProblemJob:
             strategy=strategy,
             finished=self._finished,
             verifier=self.verifier,
-            machine_code=session.machine_code,
             ask_ahead=partial(_asked_ahead, session, explain=explains) if session.judges_ahead else None,
             scratchpad=self.scratchpad,
             scratchpad_every=self.settings.recipe.scratchpad_every,
         )
         result = run_step(
-            build_step(
-                tools,
-                checkpointer=self.checkpointer,
-                on_update=lambda part, state: self._told(ledger, part, state),
-            ),
+            tools,
             run_id=self.run_id,
             problem_id=self.problem.id,
             rounds=self.config.rounds,
             samples=self._samples,
+            on_update=lambda part, state: self._told(ledger, part, state),
         )
         if result.stopped_early:
             raise Stopped(result.stopped_early)
@@ -410,8 +413,3 @@ def verdict_summary(evaluation: Evaluation) -> Mapping[str, Any]:
         "latency_ms": verdict.timing.latency_ms.median if verdict.timing else None,
         "speedup": {name: value.model_dump(mode="json") for name, value in speedup.items()},
     }
-
-
-def locate_checkpoints(store_path: Path) -> Path:
-    """The checkpoint file that belongs to a store."""
-    return store_path.with_name(f"{store_path.name}.graph.db")

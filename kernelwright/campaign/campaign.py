@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelwright.agents import coder_from_spec, judge_from_spec, verifier_from_spec
-from kernelwright.agents.graph import open_checkpoints
 from kernelwright.agents.llm import Models, absolute_spec
 from kernelwright.campaign._driver import Driver, Underway
 from kernelwright.campaign._locks import RunLock
-from kernelwright.campaign._problem_job import ProblemJob, locate_checkpoints
+from kernelwright.campaign._problem_job import ProblemJob
 from kernelwright.campaign._results import CampaignResult, RunResult
 from kernelwright.campaign._run_roles import RunRoles
 from kernelwright.campaign.memory import RunMemory
@@ -128,10 +127,7 @@ class Campaign(Driver):
 
     def _jobs(self, run: Underway, problems: Sequence[Problem], watch: StopWatch) -> str:
         """Work on the problems; returns the reason for an early stop, or an empty string."""
-        with (
-            open_checkpoints(locate_checkpoints(self._store.path)) as checkpointer,
-            self._at_work(run, watch, len(problems), self._one) as at_work,
-        ):
+        with self._at_work(run, watch, len(problems), self._one) as at_work:
             judged_in = {name: run.referee.environment_for(name) for name in languages_of(run.config)}
             memory = RunMemory(self._store, run.id, judged_in, run.settings)
             roles = RunRoles(run.config, run.settings, at_work.clients, run.referee, self._tell, memory.of)
@@ -144,7 +140,6 @@ class Campaign(Driver):
                         settings=run.settings,
                         store=self._store,
                         lane=at_work.lane,
-                        checkpointer=checkpointer,
                         coder=roles.coder(problem),
                         judge=roles.judge(problem),
                         verifier=roles.verifier(problem),

@@ -72,14 +72,30 @@ class StoreLedger:
         self._run_id = run_id
         self._problem_id = problem_id
         self._read: dict[str, Evaluation] = {}
+        self._proposed: dict[str, Candidate] = {}
+        self._saved: dict[str, list[Any]] = {}  # the lists of the state that was saved last
+
+    def saved_state(self) -> dict[str, Any] | None:
+        """The state of the run's step on the problem, as it was saved last; None if none was."""
+        state = self._store.step(self._run_id, self._problem_id)
+        self._saved = {name: list(content) for name, content in (state or {}).items() if isinstance(content, list)}
+        return state
+
+    def save_state(self, state: Mapping[str, object]) -> None:
+        """Save the step's state. What a list already had in the same places is not written again."""
+        lists = {name: content for name, content in state.items() if isinstance(content, list)}
+        self._store.save_step(self._run_id, self._problem_id, state, known=self._saved)
+        self._saved = lists
 
     def save_proposal(self, candidate: Candidate) -> str:
         """Store a candidate before it is judged; returns its hash."""
         return self._store.record_candidate(candidate)
 
     def proposal(self, key: str) -> Candidate:
-        """The candidate under a hash."""
-        return self._store.candidate(key, problem=self._problem_id)
+        """The candidate under a hash. It is read only once."""
+        if key not in self._proposed:
+            self._proposed[key] = self._store.candidate(key, problem=self._problem_id)
+        return self._proposed[key]
 
     def find_evaluation(self, candidate: Candidate) -> str | None:
         """Id of this run's search evaluation of the candidate."""
@@ -105,10 +121,14 @@ class StoreLedger:
         action: Mapping[str, Any] | None = None,
     ) -> str:
         """Store a finished evaluation."""
-        return self._store.record_evaluation(evaluation, run_id=self._run_id, step=step, purpose=purpose, action=action)
+        stored = self._store.record_evaluation(
+            evaluation, run_id=self._run_id, step=step, purpose=purpose, action=action
+        )
+        self._read[stored] = evaluation
+        return stored
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
-        """The evaluation under an id. It is read only once, since evidence never changes."""
+        """The evaluation under an id. It is read once at most, since evidence never changes."""
         if evaluation_id not in self._read:
             self._read[evaluation_id] = self._store.evaluation(evaluation_id).evaluation
         return self._read[evaluation_id]

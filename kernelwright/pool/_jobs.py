@@ -91,6 +91,8 @@ class Job(Record):
         kernelbench: whether KernelBench's own verdict is wanted besides.
         settings: the settings that a verdict depends on.
         asking: how many earlier evaluations of this candidate the run has. It tells repeated questions apart.
+        known: fingerprints of machine code; a candidate that has one of them is not judged. None: none is looked for.
+            They are no part of the job's name, since more may be known when it is asked again.
     """
 
     version: str
@@ -105,6 +107,7 @@ class Job(Record):
     archive: tuple[InputGenerator, ...] = ()
     settings: dict[str, Any] = Field(default_factory=dict)
     asking: int = 0
+    known: tuple[str, ...] | None = None
 
     @property
     def threads(self) -> int:
@@ -119,12 +122,19 @@ class Job(Record):
     @functools.cached_property
     def id(self) -> str:
         """The job's name: 32 hex digits of the hash of its content. A resumed run asks under the same name."""
-        return sha256_text(self.text)[:_ID_DIGITS]
+        named = self.text if self.known is None else dump_json(self.model_copy(update={"known": None}))
+        return sha256_text(named)[:_ID_DIGITS]
 
-    def answered_in(self, session: Session) -> Evaluation:
-        """Do the job in a session on its problem."""
+    def answered_in(self, session: Session) -> dict[str, Any]:
+        """Do the job in a session on its problem; gives fields of the answer."""
+        code = "" if self.known is None else session.machine_code(self.candidate)
+        if code and code in (self.known or ()):
+            return {"machine_code": code}
         evaluation = session.judge(self.candidate, self.depth.asked(), control=self.control)
-        return session.as_kernelbench(evaluation) if self.kernelbench else evaluation
+        return {
+            "machine_code": code,
+            "evaluation": session.as_kernelbench(evaluation) if self.kernelbench else evaluation,
+        }
 
     def quarantined(self, environment: Environment, reason: str) -> Evaluation:
         """The evaluation of a candidate that must not be tried again."""
@@ -186,12 +196,16 @@ class Fault(Record):
 
 
 class Answer(Record):
-    """The answer to a job: an evaluation or a fault. ``seat``: who answered; ``seconds``: how long it took."""
+    """The answer to a job: an evaluation or a fault, or only the fingerprint of machine code that the job knows.
+
+    ``seat``: who answered; ``seconds``: how long it took.
+    """
 
     job: str = Field(pattern=r"^[0-9a-f]{32}$")
     version: str
     evaluation: Evaluation | None = None
     fault: Fault | None = None
+    machine_code: str = ""
     seat: str = ""
     seconds: float = 0.0
 
@@ -201,8 +215,10 @@ class Answer(Record):
             return "it answers another job"
         if self.version != job.version:
             return f"it was made by kernelwright {self.version}, and the job by {job.version}"
-        if (self.evaluation is None) == (self.fault is None):
+        if self.evaluation is not None and self.fault is not None:
             return "it has no single outcome"
+        if self.evaluation is None and self.fault is None and self.machine_code not in (job.known or ()):
+            return "it has no outcome"
         if self.evaluation is None:
             return ""
         verdict = self.evaluation.verdict

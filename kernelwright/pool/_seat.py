@@ -116,7 +116,7 @@ class OwnSeat:
         started = time.monotonic()
         answer = Answer(job=job.id, version=version(), seat=self.name)
         try:
-            done: dict[str, Any] = {"evaluation": self._evaluated(job, on_stage, soon)}
+            done = self._done(job, on_stage, soon)
         except Exception as error:  # noqa: BLE001 - it is raised again where the job was asked
             done = {"fault": Fault.of(error)}
             self._forget(job)
@@ -128,7 +128,7 @@ class OwnSeat:
         if sessions is not None:
             sessions.close()
 
-    def _evaluated(self, job: Job, on_stage: Callable[[str], None], soon: Sequence[Job]) -> Any:
+    def _done(self, job: Job, on_stage: Callable[[str], None], soon: Sequence[Job]) -> dict[str, Any]:
         self._archive = job.archive
         if job.settings != self._asked[0]:
             self._asked = job.settings, with_method(self._settings, job.settings)

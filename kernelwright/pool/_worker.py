@@ -177,7 +177,7 @@ class Worker:
         self._seconds.append(answer.seconds)
         if not first:
             self._count("late")
-        elif answer.evaluation is None:
+        elif answer.fault is not None:
             self._count("faults")
         else:
             self._count("judged")
@@ -249,4 +249,4 @@ def _passed(answer: Answer) -> bool:
 def _outcome(answer: Answer) -> str:
     if answer.evaluation is not None:
         return answer.evaluation.verdict.status.value
-    return answer.fault.message if answer.fault is not None else "no answer"
+    return answer.fault.message if answer.fault is not None else "not judged, its machine code is known"

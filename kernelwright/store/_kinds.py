@@ -8,6 +8,10 @@ from typing import NamedTuple
 DERIVED_TABLES = frozenset({"rulings", "standings", "improvements", "tallies", "refusals"})
 
 
+# For the process that goes on with a run; another store's copy of it would be of another moment than its evidence.
+OWN_TABLES = frozenset({"steps"})
+
+
 class Kind(NamedTuple):
     """One table.
 

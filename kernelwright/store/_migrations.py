@@ -1,7 +1,7 @@
 """The schema as numbered migrations. A migration that was released is never edited: write the next one.
 
 Evidence (candidates, evaluations and all that hangs on them) is append-only, and triggers hold to it. Runs, the
-states of their problems, and which version of a problem is current are the only rows that change.
+states of their problems and steps, and which version of a problem is current are the only rows that change.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kernelwright.store._schema import (
     REMOVED,
     SAMPLES,
     SEARCH,
+    STEP_STATES,
     TABLES,
     VARIANTS,
     VIEWS,
@@ -132,6 +133,11 @@ def m015_removed(db: Database) -> None:
         db.execute(statement)
 
 
+def m016_step_states(db: Database) -> None:
+    """States of unfinished steps, which were in a file beside the store before."""
+    db.executescript(STEP_STATES)
+
+
 STEPS = (
     m001_tables,
     m002_append_only,
@@ -148,6 +154,7 @@ STEPS = (
     m013_eligible,
     m014_recipe_files,
     m015_removed,
+    m016_step_states,
 )
 for _step in STEPS:
     MIGRATIONS()(_step)

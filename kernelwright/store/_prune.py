@@ -118,6 +118,7 @@ _WITH_A_RUN = (
     "DELETE FROM events WHERE run_id = :run",
     "DELETE FROM samples WHERE run_id = :run",
     "DELETE FROM run_problems WHERE run_id = :run",
+    "DELETE FROM steps WHERE run_id = :run",
     "DELETE FROM tallies WHERE run_id = :run",
     *(
         f"DELETE FROM {table} WHERE evaluation_id IN ({_GONE})"

@@ -14,6 +14,11 @@ from kernelwright.store._catalog import Catalog
 from kernelwright.store._ids import new_id, utc_now
 from kernelwright.store._rows import Event, JobState, ProblemState, RunCosts, RunRow, RunStatus
 
+_SAVE_STEP = (
+    "INSERT INTO steps (run_id, problem, part, number, content_json) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT DO UPDATE SET content_json = excluded.content_json"
+)
+
 
 class Runs(Catalog):
     """Methods of the store about runs."""
@@ -155,15 +160,69 @@ class Runs(Catalog):
     # --------------------------------------------------------------------------------------- a run's problems
 
     def set_problem_state(self, run_id: str, problem_id: str, state: JobState, detail: str = "") -> None:
-        """Set the state of a problem in a run. Raises UsageError if the run has no such problem."""
+        """Set the state of a problem in a run. Of one that is done, the step's state goes.
+
+        Raises:
+            UsageError: the run has no such problem.
+        """
         _known(state, get_args(JobState), "problem state")
-        changed = self._connection.execute(
-            "UPDATE run_problems SET state = :state, detail = :detail, updated_at = :now "
-            "WHERE run_id = :run_id AND problem = :problem",
-            {"state": state, "detail": detail, "now": utc_now(), "run_id": run_id, "problem": problem_id},
-        )
+        with self._connection.write():
+            changed = self._connection.execute(
+                "UPDATE run_problems SET state = :state, detail = :detail, updated_at = :now "
+                "WHERE run_id = :run_id AND problem = :problem",
+                {"state": state, "detail": detail, "now": utc_now(), "run_id": run_id, "problem": problem_id},
+            )
+            if state == "done":
+                self._connection.execute("DELETE FROM steps WHERE run_id = ? AND problem = ?", [run_id, problem_id])
         if not changed:
             raise UsageError(f"run {run_id} has no problem {problem_id!r}", hint="'kernelwright runs show' lists them")
+
+    def save_step(
+        self,
+        run_id: str,
+        problem_id: str,
+        state: Mapping[str, object],
+        *,
+        known: Mapping[str, Sequence[object]] | None = None,
+    ) -> None:
+        """Save the state of a run's step on a problem, in place of the earlier one.
+
+        Args:
+            state: plain JSON. Its lists are kept entry by entry, so that long ones that grow are cheap to save.
+            known: lists of the state that was saved last; an entry that is the same object in the same place is not
+                written again.
+        """
+        known = known or {}
+        lists = {name: content for name, content in state.items() if isinstance(content, list)}
+        rest = {name: content for name, content in state.items() if name not in lists}
+        rest["lengths"] = {name: len(content) for name, content in lists.items()}
+        entries: list[tuple[str, int, object]] = [("", 0, rest)]
+        for name, content in lists.items():
+            before = known.get(name, ())
+            entries += [
+                (name, number, entry)
+                for number, entry in enumerate(content)
+                if number >= len(before) or entry is not before[number]
+            ]
+        with self._connection.write():
+            for part, number, entry in entries:
+                self._connection.execute(_SAVE_STEP, [run_id, problem_id, part, number, json.dumps(entry)])
+
+    def step(self, run_id: str, problem_id: str) -> dict[str, Any] | None:
+        """The state of a run's step on a problem, as it was saved last; None if none was, or the problem is done."""
+        rows = self._connection.rows(
+            "SELECT part, content_json FROM steps WHERE run_id = ? AND problem = ? ORDER BY part, number",
+            [run_id, problem_id],
+        )
+        if not rows:
+            return None
+        state: dict[str, Any] = json.loads(rows[0]["content_json"])
+        lengths: dict[str, int] = state.pop("lengths")
+        lists: dict[str, list[Any]] = {name: [] for name in lengths}
+        for row in rows[1:]:
+            if row["part"] in lists:  # others are of an earlier state
+                lists[row["part"]].append(json.loads(row["content_json"]))
+        return {**state, **{name: lists[name][:length] for name, length in lengths.items()}}
 
     def problem_states(self, run_id: str) -> list[ProblemState]:
         """The states of a run's problems, in the order of the request."""

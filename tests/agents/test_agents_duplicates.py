@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, make_evaluation, no_point
-from test_agents_graph import PROBLEM, Dead, Step, dying
+from test_agents_step import PROBLEM, Dead, Step, dying, judging
 
 from kernelwright.agents import Attempt
 from kernelwright.agents.duplicates import find_twin, program_of
@@ -174,15 +174,15 @@ def repeating(coder, **more) -> Step:
         built.append(candidate)
         return "2" if "return 2" in candidate.source else "0"
 
-    step.tools = dataclasses.replace(step.tools, evaluate=session.judge, machine_code=machine_code)
+    step.tools = dataclasses.replace(step.tools, evaluate=judging(session, machine_code))
     step.built = built
     return step
 
 
 @pytest.mark.parametrize(("coder", "same", "builds"), [(Repeating, "program", 2), (Renaming, "machine code", 3)])
-def test_a_duplicate_is_not_judged_and_its_author_is_told(tmp_path, coder, same, builds):
+def test_a_duplicate_is_not_judged_and_its_author_is_told(coder, same, builds):
     step = repeating(coder())
-    result = step.run(tmp_path / "graph.db")
+    result = step.run()
     assert len(step.referee.judged) == 2
     assert len(step.built) == builds
     (duplicate,) = step.ledger.duplicates
@@ -196,20 +196,20 @@ def test_a_duplicate_is_not_judged_and_its_author_is_told(tmp_path, coder, same,
 
 
 @pytest.mark.parametrize("coder", [Repeating, Renaming])
-@pytest.mark.parametrize(("count", "after"), list(itertools.product(range(2, 10), [False, True])))
-def test_a_loop_that_died_at_a_duplicate_ends_like_a_whole_one(tmp_path, monkeypatch, coder, count, after):
+@pytest.mark.parametrize(("count", "after"), list(itertools.product(range(1, 11), [False, True])))
+def test_a_loop_that_died_at_a_duplicate_ends_like_a_whole_one(monkeypatch, coder, count, after):
     whole, step = repeating(coder()), repeating(coder())
-    whole.run(tmp_path / "whole.db")
+    whole.run()
     with monkeypatch.context() as dead:
-        dying(dead, count, after=after)
+        dying(dead, step.ledger, count, after=after)
         with pytest.raises(Dead):
-            step.run(tmp_path / "graph.db")
-    step.run(tmp_path / "graph.db")
+            step.run()
+    step.run()
     assert step.ledger.duplicates == whole.ledger.duplicates
     assert step.ledger.actions == whole.ledger.actions
 
 
-def test_rounds_of_duplicates_are_rounds_without_a_gain(tmp_path):
+def test_rounds_of_duplicates_are_rounds_without_a_gain():
     class Stuck(Repeating):
         def propose(self, context):
             source = f"nothing_new()  # {context.round}\n"
@@ -219,6 +219,6 @@ def test_rounds_of_duplicates_are_rounds_without_a_gain(tmp_path):
     step.tools = dataclasses.replace(
         step.tools, finished=lambda context: "stalled" if rounds_without_gain(context) >= 4 else ""
     )
-    result = step.run(tmp_path / "graph.db")
+    result = step.run()
     assert len(step.referee.judged) == 1
     assert (result.state["stop"], len(step.ledger.duplicates)) == ("stalled", 4)

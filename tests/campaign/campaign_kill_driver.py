@@ -13,8 +13,6 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-import langgraph.checkpoint.sqlite
-import langgraph.graph  # noqa: F401 - paid for once, before any fork
 from campaign_fakes import FakeReferee, ScriptedCoder, ScriptedJudge, make_problem
 
 from kernelwright.agents.registry import coders, judges

@@ -15,8 +15,6 @@ import traceback
 from pathlib import Path
 
 import anthropic  # noqa: F401 - paid for once, before any fork
-import langgraph.checkpoint.sqlite
-import langgraph.graph  # noqa: F401
 import openai  # noqa: F401
 from campaign_fakes import FakeReferee, make_problem
 

@@ -14,6 +14,7 @@ from campaign_fakes import (
     Seats,
     line_recipe,
     make_candidate,
+    make_job,
     make_problem,
     register_scripted_roles,
 )
@@ -25,6 +26,7 @@ from kernelwright.campaign import Campaign, SamplePlan, Sampler
 from kernelwright.campaign._lane import Elsewhere, Lane
 from kernelwright.config import Settings
 from kernelwright.errors import MachineError, NotYet, UsageError
+from kernelwright.pool import Answer as PoolAnswer
 from kernelwright.pool import Dispatcher, OwnSeat, SpoolFolder, SpoolPool, Worker, closing_pool, pack, unpack
 from kernelwright.records import Status
 from kernelwright.store import Store
@@ -260,7 +262,7 @@ def test_the_seats_need_the_cores_for_threads_and_the_driver_does_not(tmp_path):
 
 
 def test_what_a_fault_repeats_is_told_once(tmp_path):
-    """The candidates of a round are judged in one node; the fault comes between them."""
+    """The fault comes between two candidates of a round."""
     judged, told = [], []
 
     def point(name):
@@ -294,3 +296,31 @@ def test_a_kernel_that_is_judged_again_is_judged_anew(tmp_path):
             Worker(spool, OwnSeat(settings, lambda _: judge)).run(until_empty=True)
             kept.append(session.judge(make_candidate(problem)))
             assert len(judge.judged) == times
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_machine_code_is_compared_where_the_candidate_is_judged(tmp_path, pooled):
+    judge = FakeReferee(machine_codes={"v0": "m"})
+    home = FakeReferee() if pooled else judge
+    settings, problem = settings_in(tmp_path), PROBLEMS[0]
+    candidate = make_candidate(problem)
+    with closing_pool(Dispatcher(Seats(OwnSeat(settings, lambda _: judge)), look_s=0.01)) as pool:
+        elsewhere = Elsewhere(pool, "R", lambda problem, candidate: 0) if pooled else None
+        with closing(Lane(settings, home, own_thread=True, elsewhere=elsewhere)) as lane:
+            session = lane.session(problem, "cpp", print)
+            assert session.judge_unless(frozenset({"l", "m"}), candidate) == (None, "m")
+            assert judge.judged == []
+            for known, code in ((frozenset({"l"}), "m"), (None, "")):
+                evaluation, found = session.judge_unless(known, candidate)
+                assert (evaluation.verdict.status, found) == (Status.PASSED, code)
+    assert len(judge.judged) == 2
+
+
+def test_a_job_has_one_name_whatever_is_known_and_only_what_is_known_answers_it():
+    job = make_job(known=())
+    later = job.model_copy(update={"known": ("m",)})
+    assert job.id == later.id == make_job().id
+    answer = PoolAnswer(job=job.id, version=job.version, machine_code="m")
+    assert later.text != job.text
+    assert answer.refusal(later) == ""
+    assert answer.refusal(job) == answer.model_copy(update={"machine_code": ""}).refusal(later) == "it has no outcome"

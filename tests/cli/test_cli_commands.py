@@ -36,7 +36,7 @@ def test_help_and_completion_load_nothing_heavy():
         "    cli.main(['--help'])\n"
         "except SystemExit as leave:\n"
         "    print(leave.code)\n"
-        "heavy = {'torch', 'numpy', 'pydantic', 'langgraph', 'rich', 'sqlite_utils', 'openai'}\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'rich', 'sqlite_utils', 'openai'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     done = python(code)

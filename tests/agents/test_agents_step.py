@@ -1,25 +1,24 @@
-"""The step as a graph: its order, its ends, its checkpoints."""
+"""The step: its order, its ends, what it saves."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
-import sqlite3
-from pathlib import Path
 
 import pytest
 from campaign_fakes import FakeReferee, FakeSession, ScriptedCoder, ScriptedJudge, make_problem, no_point
-from langgraph.checkpoint.sqlite import SqliteSaver
 
 from kernelwright.agents import Assignment, Duplicate, Fruitless, RoleFailed, Workbench
-from kernelwright.agents.graph import build_step, open_checkpoints, run_step
 from kernelwright.agents.nodes import attempts_of, initial_state
 from kernelwright.agents.roles import Proposal
-from kernelwright.agents.step_state import StepTools
+from kernelwright.agents.step import run_step
+from kernelwright.agents.step_state import Judged, StepTools
 from kernelwright.agents.strategy import OneAtATime
 from kernelwright.agents.verifier import Forecast, Past
 from kernelwright.errors import MachineError, NotYet, StoreError
+from kernelwright.evaluator import Search
 from kernelwright.records import Advice, Candidate, Evaluation, Status
 
 PROBLEM = make_problem()
@@ -38,6 +37,13 @@ class MemoryLedger:
         self.actions: list[dict] = []
         self.duplicates: list[Duplicate] = []
         self.fruitless: list[Fruitless] = []
+        self.state = ""
+
+    def saved_state(self) -> dict | None:
+        return json.loads(self.state) if self.state else None
+
+    def save_state(self, state) -> None:
+        self.state = json.dumps(state)
 
     def save_proposal(self, candidate: Candidate) -> str:
         self.proposals[candidate.sha256] = candidate
@@ -101,6 +107,18 @@ class MemoryLedger:
         self.notes.append((role, advice))
 
 
+def judging(session: FakeSession, machine_code=lambda candidate: ""):
+    """What a step evaluates with."""
+
+    def evaluate(candidate: Candidate, *, rivals=(), known=None) -> Judged:
+        code = "" if known is None else machine_code(candidate)
+        if code and code in known:
+            return Judged(None, code)
+        return Judged(session.judge(candidate, Search(rivals=rivals)), code)
+
+    return evaluate
+
+
 class Step:
     """A step with scripted roles over a ledger in memory."""
 
@@ -113,40 +131,35 @@ class Step:
             problem=PROBLEM,
             coder=coder or ScriptedCoder(),
             judge=judge or ScriptedJudge(),
-            evaluate=session.judge,
+            evaluate=judging(session),
             ledger=self.ledger,
             bench=Workbench(session.call),
         )
         self.nodes: list[str] = []
 
-    def run(self, path: Path, should_stop=lambda: ""):
-        tools = dataclasses.replace(self.tools, should_stop=should_stop)
-        with open_checkpoints(path) as saver:
-            return run_step(
-                build_step(tools, checkpointer=saver, on_update=lambda part, state: self.nodes.append(part)),
-                run_id="RUN",
-                problem_id=PROBLEM.id,
-                rounds=self.rounds,
-            )
+    def run(self, should_stop=lambda: "", samples: int = 1):
+        return run_step(
+            dataclasses.replace(self.tools, should_stop=should_stop),
+            run_id="RUN",
+            problem_id=PROBLEM.id,
+            rounds=self.rounds,
+            samples=samples,
+            on_update=lambda part, state: self.nodes.append(part),
+        )
 
 
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> Path:
-    return tmp_path / "graph.db"
-
-
-def test_a_round_is_propose_judge_conclude(checkpoints):
+def test_a_round_is_propose_judge_conclude():
     step = Step(rounds=2)
-    result = step.run(checkpoints)
+    result = step.run()
     assert step.nodes == ["propose", "judge", "conclude"] * 2
     assert result.stopped_early == ""
     assert result.state["stop"] == "all 2 rounds done"
     assert [advice.plan for _, advice in step.ledger.notes] == ["after 0", "after 1"]
 
 
-def test_attempts_tie_each_verdict_and_advice_to_its_candidate(checkpoints):
+def test_attempts_tie_each_verdict_and_advice_to_its_candidate():
     step = Step(rounds=3)
-    attempts = attempts_of(step.ledger, step.run(checkpoints).state)
+    attempts = attempts_of(step.ledger, step.run().state)
     assert [attempt.candidate.source[:2] for attempt in attempts] == ["v0", "v1", "v2"]
     for attempt in attempts:
         assert attempt.verdict.candidate == attempt.candidate.sha256
@@ -155,27 +168,27 @@ def test_attempts_tie_each_verdict_and_advice_to_its_candidate(checkpoints):
     assert attempts[2].candidate.parents == (attempts[1].candidate.sha256,), "branches from the best, not the latest"
 
 
-def test_the_judge_may_end_the_loop(checkpoints):
+def test_the_judge_may_end_the_loop():
     step = Step(rounds=9, judge=ScriptedJudge(stop_after=2))
-    assert step.run(checkpoints).state["stop"] == "judge: none known"
+    assert step.run().state["stop"] == "judge: none known"
     assert len(step.ledger.evaluations) == 2
 
 
-def test_the_coder_may_have_nothing_more(checkpoints):
+def test_the_coder_may_have_nothing_more():
     step = Step(rounds=9, coder=ScriptedCoder(most=1))
-    assert step.run(checkpoints).state["stop"] == "scripted: nothing more to offer"
+    assert step.run().state["stop"] == "scripted: nothing more to offer"
     assert len(step.ledger.evaluations) == 1
 
 
-def test_many_rounds_do_not_meet_the_recursion_limit(checkpoints):
+def test_a_loop_may_have_many_rounds():
     step = Step(rounds=40)
-    step.run(checkpoints)
+    step.run()
     assert len(step.ledger.evaluations) == 40
 
 
-def test_a_failed_candidate_is_no_end(checkpoints):
+def test_a_failed_candidate_is_no_end():
     step = Step(referee=FakeReferee(statuses={"v0": Status.COMPILE_ERROR, "v1": Status.TIMEOUT}))
-    attempts = attempts_of(step.ledger, step.run(checkpoints).state)
+    attempts = attempts_of(step.ledger, step.run().state)
     assert [attempt.verdict.status for attempt in attempts] == ["COMPILE_ERROR", "TIMEOUT", "PASSED"]
 
 
@@ -194,7 +207,7 @@ class SilentAt:
 
 
 @pytest.mark.parametrize("stop_after", [None, 2, 3, 4, 5])
-def test_a_coder_that_gives_nothing_is_told_to_the_strategy_once(checkpoints, stop_after):
+def test_a_coder_that_gives_nothing_is_told_to_the_strategy_once(stop_after):
     step = Step(coder=SilentAt(1))
     seen = []
 
@@ -206,8 +219,8 @@ def test_a_coder_that_gives_nothing_is_told_to_the_strategy_once(checkpoints, st
     step.tools = dataclasses.replace(step.tools, strategy=Watching())
     asked = itertools.count(1)
     if stop_after is not None:
-        step.run(checkpoints, lambda: "enough" if next(asked) >= stop_after else "")
-    assert step.run(checkpoints).state["stop"] == "all 3 rounds done"
+        step.run(lambda: "enough" if next(asked) >= stop_after else "")
+    assert step.run().state["stop"] == "all 3 rounds done"
     assert [(row.round, row.after, row.sample) for row in step.ledger.fruitless] == [(1, 1, 0)]
     assert step.ledger.fruitless[0].action["assignment"] is not None
     by_round = dict(seen)
@@ -216,15 +229,15 @@ def test_a_coder_that_gives_nothing_is_told_to_the_strategy_once(checkpoints, st
 
 
 @pytest.mark.parametrize("stop_after", range(1, 8))
-def test_a_stopped_loop_goes_on_where_it_was(checkpoints, stop_after):
+def test_a_stopped_loop_goes_on_where_it_was(stop_after):
     whole = Step()
-    whole.run(checkpoints.with_name("whole.db"))
+    whole.run()
     step = Step()
     asked = itertools.count(1)
-    result = step.run(checkpoints, lambda: "enough" if next(asked) >= stop_after else "")
+    result = step.run(lambda: "enough" if next(asked) >= stop_after else "")
     assert result.stopped_early == "enough"
     assert len(step.nodes) == stop_after
-    result = step.run(checkpoints)
+    result = step.run()
     assert step.nodes == whole.nodes
     assert result.state["stop"] == "all 3 rounds done"
     assert [e.candidate.sha256 for e in step.ledger.evaluations] == list(step.ledger.proposals)
@@ -248,14 +261,14 @@ class Numbering:
 
 
 @pytest.mark.parametrize("stop_after", range(1, 9))
-def test_a_stopped_loop_of_several_coders_goes_on_where_it_was(checkpoints, stop_after):
+def test_a_stopped_loop_of_several_coders_goes_on_where_it_was(stop_after):
     step = Step(rounds=2, coder=Numbering())
     step.tools = dataclasses.replace(step.tools, strategy=TwoAtOnce())
     asked = itertools.count(1)
-    result = step.run(checkpoints, lambda: "enough" if next(asked) >= stop_after else "")
+    result = step.run(lambda: "enough" if next(asked) >= stop_after else "")
     lives = 1
     while result.stopped_early:
-        result, lives = step.run(checkpoints), lives + 1
+        result, lives = step.run(), lives + 1
     assert sorted(step.nodes) == sorted([*["propose", "judge"] * 2, "conclude"] * 2)
     assert lives == 2
     assert [(one["round"], one["proposal"]) for one in result.state["attempts"]] == [
@@ -268,40 +281,39 @@ class Dead(BaseException):
     """The process ends here."""
 
 
-def dying(monkeypatch, count: int, *, after: bool) -> None:
-    """Let the process end before or after the ``count``-th time that the checkpoint file is written."""
+def dying(monkeypatch, ledger: MemoryLedger, count: int, *, after: bool) -> None:
+    """Let the process end before or after the ``count``-th time that the ledger is written to."""
     seen = itertools.count(1)
-    for name in ("put", "put_writes"):
-        real = getattr(SqliteSaver, name)
 
-        def write(*args, real=real, **named):
-            number = next(seen)
-            if number == count and not after:
-                raise Dead
-            result = real(*args, **named)
-            if number == count:
-                raise Dead
-            return result
+    def writing(real, *args, **named):
+        number = next(seen)
+        if number == count and not after:
+            raise Dead
+        result = real(*args, **named)
+        if number == count:
+            raise Dead
+        return result
 
-        monkeypatch.setattr(SqliteSaver, name, write)
+    for name in ("save_state", "save_proposal", "record", "add_note", "add_duplicate"):
+        monkeypatch.setattr(ledger, name, functools.partial(writing, getattr(ledger, name)))
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("count", range(1, 8))
-def test_a_loop_that_died_between_any_two_writes_ends_like_a_whole_one(checkpoints, monkeypatch, count, after):
+@pytest.mark.parametrize("count", range(1, 9))
+def test_a_loop_that_died_at_any_write_ends_like_a_whole_one(monkeypatch, count, after):
     step = Step(rounds=2)
     with monkeypatch.context() as dead:
-        dying(dead, count, after=after)
+        dying(dead, step.ledger, count, after=after)
         with pytest.raises(Dead):
-            step.run(checkpoints)
-    result = step.run(checkpoints)
+            step.run()
+    result = step.run()
     assert result.state["stop"] == "all 2 rounds done"
     assert len(step.ledger.evaluations) == 2
     assert [attempt["round"] for attempt in result.state["attempts"]] == [0, 1]
 
 
 @pytest.mark.parametrize("count", range(1, 7))
-def test_a_loop_that_died_after_any_part_of_a_round_ends_like_a_whole_one(checkpoints, count):
+def test_a_loop_that_died_after_any_part_of_a_round_ends_like_a_whole_one(count):
     step = Step(rounds=2)
 
     class Dying(list):
@@ -312,29 +324,40 @@ def test_a_loop_that_died_after_any_part_of_a_round_ends_like_a_whole_one(checkp
 
     step.nodes = Dying()
     with pytest.raises(Dead):
-        step.run(checkpoints)
-    result = step.run(checkpoints)
+        step.run()
+    result = step.run()
     assert result.state["stop"] == "all 2 rounds done"
     assert len(step.ledger.evaluations) == len(step.ledger.proposals) == 2
     assert [attempt["round"] for attempt in result.state["attempts"]] == [0, 1]
 
 
-def test_a_finished_loop_is_not_run_again(checkpoints):
+def test_a_finished_loop_is_not_run_again():
     step = Step()
-    first = step.run(checkpoints)
-    again = step.run(checkpoints)
+    first = step.run()
+    again = step.run()
     assert again == first
     assert len(step.ledger.evaluations) == 3
 
 
-def test_a_fault_leaves_the_checkpoint_in_front_of_the_round(checkpoints):
-    step = Step(referee=FakeReferee(faults={PROBLEM.name: [MachineError("no pulse")]}))
+def test_after_a_fault_the_loop_goes_on_with_what_was_proposed():
+    step = Step(coder=Fickle(0.0), referee=FakeReferee(faults={PROBLEM.name: [MachineError("no pulse")]}))
     with pytest.raises(MachineError):
-        step.run(checkpoints)
+        step.run()
     assert step.nodes == ["propose"]
-    step.run(checkpoints)
-    assert step.nodes == ["propose", *["propose", "judge", "conclude"] * 3]
+    step.run()
+    assert step.nodes == ["propose", "judge", "conclude"] * 3
     assert len(step.ledger.proposals) == len(step.ledger.evaluations) == 3
+
+
+def test_a_fault_is_told_though_nothing_can_be_saved(monkeypatch):
+    step = Step(referee=FakeReferee(faults={PROBLEM.name: [MachineError("no pulse")]}))
+
+    def full(state):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(step.ledger, "save_state", full)
+    with pytest.raises(MachineError, match="no pulse"):
+        step.run()
 
 
 class Fickle:
@@ -352,18 +375,25 @@ class Fickle:
         return Proposal(candidate, "another", {}, self._cost_usd)
 
 
-def test_a_proposal_that_cost_money_is_not_asked_for_again_after_a_fault(checkpoints):
-    step = Step(rounds=2, coder=Fickle(0.01), referee=FakeReferee(faults={PROBLEM.name: [MachineError("no pulse")]}))
-    with pytest.raises(MachineError):
-        step.run(checkpoints)
-    step.run(checkpoints)
+def test_a_proposal_that_cost_money_is_not_asked_for_again_after_a_kill(monkeypatch):
+    step = Step(rounds=2, coder=Fickle(0.01))
+    judge = step.tools.evaluate
+
+    def dies(candidate, **more):
+        raise Dead
+
+    step.tools = dataclasses.replace(step.tools, evaluate=dies)
+    with pytest.raises(Dead):
+        step.run()
+    step.tools = dataclasses.replace(step.tools, evaluate=judge)
+    step.run()
     assert step.tools.coder.asked == 2
     assert step.nodes == ["propose", "judge", "conclude"] * 2
 
 
-def test_what_was_done_before_a_wait_is_not_done_again(checkpoints):
+def test_what_was_done_before_a_wait_is_not_done_again():
     step = Step(rounds=2, coder=Fickle(0.0))
-    judge, waits = step.tools.evaluate, iter([True, True, False] * 2)
+    judge, waits = step.tools.evaluate, iter([True, False] * 2)
 
     def evaluate(candidate, **more):
         if next(waits):
@@ -372,20 +402,20 @@ def test_what_was_done_before_a_wait_is_not_done_again(checkpoints):
 
     step.tools = dataclasses.replace(step.tools, evaluate=evaluate)
     awaited = []
-    while not (result := step.run(checkpoints)).state["stop"]:
+    while not (result := step.run()).state["stop"]:
         awaited.append(result.awaited)
     assert awaited == [("// v1",), ("// v2",)]
     assert step.tools.coder.asked == 2
     assert step.nodes == ["propose", "judge", "conclude"] * 2
 
 
-def test_an_evaluation_that_is_in_the_ledger_is_not_repeated(checkpoints):
+def test_an_evaluation_that_is_in_the_ledger_is_not_repeated():
     step = Step(rounds=1)
     coder = step.tools.coder
     candidate = coder.propose(context_without_history(step)).candidate
     step.ledger.save_proposal(candidate)
-    step.ledger.record(step.tools.evaluate(candidate), step=0)
-    step.run(checkpoints)
+    step.ledger.record(step.tools.evaluate(candidate).evaluation, step=0)
+    step.run()
     assert len(step.referee.judged) == 1
 
 
@@ -395,23 +425,56 @@ def context_without_history(step: Step):
     return context_of(step.tools, initial_state("RUN", PROBLEM.id, 1))
 
 
-def test_the_checkpoint_file_holds_keys_and_no_kernel(checkpoints):
+def test_the_saved_state_holds_keys_and_no_kernel():
     step = Step()
-    state = step.run(checkpoints).state
-    assert json.loads(json.dumps(state)) == state
-    with sqlite3.connect(checkpoints) as connection:
-        dump = "\n".join(connection.iterdump())
-    connection.close()
+    state = step.run().state
+    assert json.loads(step.ledger.state) == state
     marker = step.ledger.evaluations[0].candidate.source.splitlines()[1]
-    assert marker.encode().hex().upper() not in dump.upper()
+    assert marker not in step.ledger.state
 
 
-def test_a_foreign_checkpoint_file_is_named(tmp_path):
-    path = tmp_path / "graph.db"
-    path.write_text("this is no database at all, but a text of some length")
-    with pytest.raises(StoreError, match=r"graph\.db"):
-        Step().run(path)
-    assert path.read_text().startswith("this is no database")
+class Together(OneAtATime):
+    """Two Coders a round, the first time; a search that is asked again would choose others."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def assign(self, context):
+        self.asked += 1
+        return tuple(Assignment(sample=sample, seed=self.asked) for sample in range(2))
+
+
+class Waits:
+    """Its second sample comes at the third time of asking."""
+
+    name = "waits"
+
+    def __init__(self, error):
+        self.error, self.asked = error, []
+
+    def propose(self, context):
+        sample = context.assignment.sample
+        self.asked.append((context.round, sample, context.assignment.seed))
+        if sample == 1 and len(self.asked) < 4:
+            raise self.error
+        candidate = Candidate(problem_id=PROBLEM.id, source=f"// v{2 * context.round + sample}", backend="cpp")
+        return Proposal(candidate, "another", {})
+
+
+@pytest.mark.parametrize("error", [NotYet("to be written", path="reply"), MachineError("no line")])
+def test_of_coders_side_by_side_only_those_without_an_answer_are_asked_again(error):
+    step = Step(rounds=1, coder=Waits(error))
+    step.tools = dataclasses.replace(step.tools, strategy=Together())
+    for _ in range(2):
+        if isinstance(error, NotYet):
+            assert step.run(samples=2).awaited == ("reply",)
+        else:
+            with pytest.raises(MachineError):
+                step.run(samples=2)
+    result = step.run(samples=2)
+    assert result.state["stop"] == "all 1 rounds done"
+    assert sorted(step.tools.coder.asked) == [(0, 0, 1), (0, 1, 1), (0, 1, 1), (0, 1, 1)]
+    assert step.nodes == ["propose", "propose", "judge", "judge", "conclude"]
 
 
 def test_the_workbench_asks_equal_questions_once():
@@ -439,8 +502,8 @@ class ForesightfulCoder(ScriptedCoder):
     ],
     ids=["foresees", "does not"],
 )
-def test_what_comes_next_is_built_while_a_candidate_is_judged_but_in_the_last_round(checkpoints, coder, ahead):
+def test_what_comes_next_is_built_while_a_candidate_is_judged_but_in_the_last_round(coder, ahead):
     step, built = Step(rounds=3, coder=coder), []
     step.tools = dataclasses.replace(step.tools, build_ahead=lambda made: built.append(made.source.splitlines()[0]))
-    step.run(checkpoints)
+    step.run()
     assert built == ahead
