@@ -2,12 +2,12 @@
 
     python benchmarks/chaos.py [--pool spool|ray|local] [--problems 60] [--kills 100] [--seed 1] [--output FILE.json]
 
-The run is a real one, with its step, store and pool. Only the referee is not: it waits some tenths of a
-second and then judges by a table. Each life of a driver and of a worker is a process of its own. After every few
-verdicts, within a second, one of them gets SIGKILL and is started again. With ``spool``, one worker's wall clock is a
-day ahead and another one's a day behind, if libfaketime is installed; and the spool's disk, a small tmpfs of its own
-(root only), is full for a second now and then. With ``ray``, actors and whole nodes of a cluster on this machine are
-killed besides the driver.
+The run is a real one, with its step, store and pool. Only the referee is not: it waits some tenths of a second and
+then judges by a table. Each life of a driver and of a worker is a process of its own. After every few verdicts, within
+a second, one of them gets SIGKILL and is started again. With ``spool``, one worker's wall clock is a day ahead and
+another one's a day behind, if libfaketime is installed; and the spool's disk, a small tmpfs of its own (root only), is
+full for a second now and then. With ``ray``, actors and whole nodes of a cluster on this machine are killed besides
+the driver.
 
 It fails unless the run ends, each problem has the verdicts that a run in peace has (a candidate that has cost two
 workers may be quarantined instead), each of them once, and the store is sound.

@@ -21,6 +21,7 @@ _TRIES: Final = 2  # of a job on which the machine failed
 _FAULTS_TO_DRAIN: Final = 3  # in a row, on one seat
 _WAITED_LONG_S: Final = 120.0  # then a job goes before jobs whose problem is open on the seat
 _LOOK_S: Final = 2.0  # between looks for new seats
+_WAKE_LOOKS: Final = 10  # looks after which an idle seat looks for work itself, though each look wakes it
 _FAILED_START_REST_S: Final = 10.0
 MOST_SOON: Final = 4  # candidates that are built while another one is judged
 _REST_S: Final = 300.0  # before a bad seat is tried again
@@ -336,14 +337,13 @@ class Dispatcher:
         wake = threading.Condition(self._lock)
         with self._lock:
             while not self._over.is_set() and not desk.ending:
-                if suited := [asked for asked in self._waiting if self._suits(desk, asked)]:
-                    asked = min(suited, key=lambda one: self._rank(desk, one))
+                if (asked := self._next_for(desk)) is not None:
                     self._count()
                     self._waiting.remove(asked)
                     self._begin(desk, asked)
                     return asked
                 desk.wake = wake
-                wake.wait(self._look_s)
+                wake.wait(_WAKE_LOOKS * self._look_s)
                 desk.wake = None
                 if desk.doing is not None:  # it was handed a job
                     return desk.doing
@@ -352,8 +352,9 @@ class Dispatcher:
     def _soon(self, asked: _Asked) -> list[Job]:
         """Jobs that the seat will probably do next: they wait, and are on the same problem."""
         with self._lock:
-            same = (one.job for one in self._waiting if one.job.problem == asked.job.problem)
-            return [job for job in same if job.settings == asked.job.settings][:MOST_SOON]
+            problem, settings = asked.job.problem, asked.job.settings
+            same = (one.job for one in self._waiting if one.job.problem.id == problem.id)
+            return [job for job in same if job.problem == problem and job.settings == settings][:MOST_SOON]
 
     def _offer(self, asked: _Asked) -> None:
         """Hand a job to an idle seat, best to one where its problem is open; without one it waits."""
@@ -387,12 +388,18 @@ class Dispatcher:
             return True
         return not any(other.card is not None for other in self._desks.values() if other.name not in asked.failed_on)
 
-    def _rank(self, desk: _Desk, asked: _Asked) -> tuple[bool, bool, int, float, float]:
+    def _next_for(self, desk: _Desk) -> _Asked | None:
+        """The waiting job that a seat should do first."""
+        now = self._clock()
+        suited = (asked for asked in self._waiting if self._suits(desk, asked))
+        return min(suited, key=lambda asked: self._rank(desk, asked, now), default=None)
+
+    def _rank(self, desk: _Desk, asked: _Asked, now: float) -> tuple[bool, bool, int, float, float]:
         problem = asked.job.problem.id
-        waited_long = self._clock() - asked.since > _WAITED_LONG_S
-        total, count = self._seconds[problem]
+        total, count = self._seconds.get(problem, (0.0, 0))
         expected = total / count if count else float("inf")  # unknown: it may be the longest
-        return not waited_long, problem not in desk.open_problems, self._in_work[problem], -expected, asked.since
+        waited_long, opened = now - asked.since > _WAITED_LONG_S, problem in desk.open_problems
+        return not waited_long, not opened, self._in_work.get(problem, 0), -expected, asked.since
 
     def _settle(self, desk: _Desk, asked: _Asked, answer: Answer) -> None:
         """Pass on an answer, or ask again if the machine failed."""

@@ -215,10 +215,9 @@ class Answer(Record):
             return "it answers another job"
         if self.version != job.version:
             return f"it was made by kernelwright {self.version}, and the job by {job.version}"
-        if self.evaluation is not None and self.fault is not None:
+        outcomes = (self.evaluation is not None) + (self.fault is not None)
+        if outcomes != 1 and not (outcomes == 0 and self.machine_code in (job.known or ())):
             return "it has no single outcome"
-        if self.evaluation is None and self.fault is None and self.machine_code not in (job.known or ()):
-            return "it has no outcome"
         if self.evaluation is None:
             return ""
         verdict = self.evaluation.verdict

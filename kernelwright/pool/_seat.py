@@ -95,6 +95,7 @@ class OwnSeat:
         self._open_referee = open_referee
         self._most_open = most_open
         self._method: dict[str, Any] = {}  # of the sessions
+        self._served: Settings | None = None  # the settings that were asked for last
         self._asked: tuple[Mapping[str, Any] | None, Settings] = None, settings  # by the last job
         self._sessions: Sessions | None = None
         self._archive: tuple[Any, ...] = ()
@@ -141,7 +142,9 @@ class OwnSeat:
 
     def _serving(self, settings: Settings) -> Sessions:
         """The sessions for some settings. Another method needs another referee."""
-        method = method_of(settings)
+        if settings is self._served and self._sessions is not None:
+            return self._sessions
+        method, self._served = method_of(settings), settings
         if self._method != method:
             self.close()
         if self._sessions is None:

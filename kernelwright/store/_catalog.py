@@ -207,8 +207,11 @@ class Catalog:
 
     def record_environment(self, environment: Environment) -> str:
         """Store an environment. Returns its id."""
+        environment_id = environment.id
+        if self._connection.rows("SELECT 1 FROM environments WHERE id = ?", [environment_id]):
+            return environment_id
         row = {
-            "id": environment.id,
+            "id": environment_id,
             "device": environment.device,
             "device_class": environment.device_class,
             "torch": environment.torch,
@@ -217,7 +220,7 @@ class Catalog:
             "created_at": utc_now(),
         }
         self._connection.insert("environments", row, unless_present=True)
-        return environment.id
+        return environment_id
 
     def environment(self, environment_id: str) -> Environment:
         """A recorded environment. Raises UsageError for an unknown id."""
@@ -240,14 +243,13 @@ class Catalog:
 
     def _candidate_id(self, candidate: Candidate) -> str:
         """The row id of a candidate. Makes the row if it is missing."""
-        known = "SELECT id FROM candidates WHERE sha256 = ? AND problem = ?"
         key = [candidate.sha256, candidate.problem_id]
-        rows = self._connection.rows(known, key)
+        rows = self._connection.rows("SELECT id FROM candidates WHERE sha256 = ? AND problem = ?", key)
         if not rows:
             source_sha256 = self.put_blob(candidate.source, "source")
             self._connection.insert("sources", {"sha256": source_sha256}, unless_present=True)
-            self._connection.insert("candidates", _candidate_row(candidate, source_sha256))
-            rows = self._connection.rows(known, key)
+            rows = [_candidate_row(candidate, source_sha256)]
+            self._connection.insert("candidates", rows[0])
         edges = [
             {"child": key[0], "parent": parent, "relation": candidate.operator, "problem": key[1]}
             for parent in candidate.parents

@@ -19,6 +19,7 @@ from kernelwright.store._migrations import APPLICATION_ID, MIGRATIONS, STEPS
 
 _CHOOSE = "it is left untouched; choose another path with --store"
 _BETWEEN_TRIES_S = 0.02
+_LOG_PAGES = 4000  # 16 MB; a page that is written often is then copied from the log to the file more seldom
 
 
 class Connection:
@@ -132,6 +133,7 @@ def _connect(path: Path, readonly: bool, busy_timeout_s: float) -> Database:
         database = Database(connection, execute_plugins=False)
         database.execute("PRAGMA foreign_keys = ON")
         database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}").fetchall()
     except BaseException:
         connection.close()
         raise

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 from kernelwright.errors import StoreError
 
@@ -30,19 +29,28 @@ _ADVICE: dict[int, tuple[str, str]] = {
 _LEAST_FREE_BYTES = 2**20
 
 
-@contextmanager
-def named_errors(path: Path) -> Iterator[None]:
+class named_errors:  # no generator: every statement passes here
     """Turn errors of SQLite or the file system about ``path`` into a StoreError."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _store_error(path, error) from error
-    except OSError as error:
-        raise StoreError(
-            f"the store {path} cannot be used: {error.strerror or error}",
-            hint="make its folder writable, or choose another path with --store",
-            path=str(path),
-        ) from error
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise _store_error(self._path, error) from error
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"the store {self._path} cannot be used: {error.strerror or error}",
+                hint="make its folder writable, or choose another path with --store",
+                path=str(self._path),
+            ) from error
 
 
 def _store_error(path: Path, error: sqlite3.Error) -> StoreError:

@@ -17,7 +17,6 @@ from kernelwright.store._schema import (
     REMOVED,
     SAMPLES,
     SEARCH,
-    STEP_STATES,
     TABLES,
     VARIANTS,
     VIEWS,
@@ -134,8 +133,15 @@ def m015_removed(db: Database) -> None:
 
 
 def m016_step_states(db: Database) -> None:
-    """States of unfinished steps, which were in a file beside the store before."""
-    db.executescript(STEP_STATES)
+    """States of unfinished steps, which were in a file beside the store before.
+
+    One row for each entry of a list of the state; the rest of the state is the row of the part "".
+    """
+    db.execute(
+        "CREATE TABLE steps (run_id TEXT NOT NULL REFERENCES runs(id), problem TEXT NOT NULL, part TEXT NOT NULL, "
+        "number INTEGER NOT NULL CHECK (number >= 0), content_json TEXT NOT NULL, "
+        "PRIMARY KEY (run_id, problem, part, number)) STRICT, WITHOUT ROWID"
+    )
 
 
 STEPS = (

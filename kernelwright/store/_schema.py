@@ -493,14 +493,3 @@ REMOVED = (
     "CREATE TRIGGER blobs_refuse_update BEFORE UPDATE ON blobs WHEN old.sha256 NOT IN (SELECT sha256 FROM removed) "
     "BEGIN SELECT RAISE(ABORT, 'blobs is append-only'); END",
 )
-# One row for each entry of a list of a step's state; the rest of the state is the row of the part "".
-STEP_STATES = """
-CREATE TABLE steps (
-    run_id TEXT NOT NULL REFERENCES runs(id),
-    problem TEXT NOT NULL,
-    part TEXT NOT NULL,
-    number INTEGER NOT NULL CHECK (number >= 0),
-    content_json TEXT NOT NULL,
-    PRIMARY KEY (run_id, problem, part, number)
-) STRICT, WITHOUT ROWID;
-"""

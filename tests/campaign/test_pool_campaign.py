@@ -323,4 +323,5 @@ def test_a_job_has_one_name_whatever_is_known_and_only_what_is_known_answers_it(
     answer = PoolAnswer(job=job.id, version=job.version, machine_code="m")
     assert later.text != job.text
     assert answer.refusal(later) == ""
-    assert answer.refusal(job) == answer.model_copy(update={"machine_code": ""}).refusal(later) == "it has no outcome"
+    empty = answer.model_copy(update={"machine_code": ""})
+    assert answer.refusal(job) == empty.refusal(later) == "it has no single outcome"
