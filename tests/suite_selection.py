@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 SLOT_VARIABLE = "KERNELWRIGHT_TEST_SLOT"
 SLOW_S = 0.5  # a test whose body takes as long takes turns with the other slow tests
-SLOW_ONE_IN = 12
+SLOW_ONE_IN = 16
 MAIN_BRANCHES = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 
 

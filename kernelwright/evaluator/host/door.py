@@ -19,7 +19,6 @@ import numpy as np
 
 from kernelwright.evaluator.builds.referee_code import build_library
 from kernelwright.evaluator.host.client import Client
-from kernelwright.evaluator.host.cores import usable_cores
 from kernelwright.evaluator.wire import tensors as wire
 from kernelwright.evaluator.wire.claims import Failure, OutputClaim, WorkerFailed
 from kernelwright.sandbox import SharedMemory, product_memfd
@@ -107,7 +106,7 @@ class DoorLibrary:
 
     def __init__(self, cache_dir: Path) -> None:
         self.memory = ReadMemory()
-        self.yielding = usable_cores() < 2  # asked before this thread is pinned
+        self.yielding = len(os.sched_getaffinity(0)) < 2  # asked before this thread is pinned
         path = build_library(Path(__file__).with_name("door.c"), cache_dir)
         self.data = path.read_bytes()
         self.window = ctypes.CDLL(str(path)).kw_window
