@@ -5,8 +5,8 @@
 A run works on jobs/10 problems in 9 rounds and a confirmation, scripted in nothing but the kernels' texts and the
 verdicts: the step, its saved states, the store, the schedule and the dispatcher are those of every run. A judgement
 takes a time drawn from a log-normal distribution (median 5 s, sigma 0.6, seeded), divided by ``--scale``: the scaled
-clock. The benchmark prints the share of the seats' time in which they judged, of the time in which work was ready for
-them; and the processor time of the driver for each job, without that of the referee that only waits.
+clock. The benchmark prints two figures. The busy share is the seats' time of judging, divided by the time in which
+work was ready for them. The processor time a job is the driver's, without the stand-in referee's.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from kernelwright.agents.step_state import Judged
 from kernelwright.config import Settings
 from kernelwright.evaluator import Check, RefereeLike, Session
-from kernelwright.pool import Answer, Depth, Job, Pool, Sessions, method_of, version
+from kernelwright.pool import Answer, Depth, Job, Pool, Sessions, judged_unless, method_of, version
 from kernelwright.records import Backend, Candidate, Evaluation, InputGenerator, Problem
 
 T = TypeVar("T")
@@ -146,11 +146,7 @@ class _Lent:
         """See :class:`LaneSession`."""
 
         def judged() -> Judged:
-            session = self._lane.opened(*self._given, 1)
-            code = "" if known is None else session.machine_code(candidate)
-            if code and code in (known or ()):
-                return Judged(None, code)
-            return Judged(session.judge(candidate, depth), code)
+            return Judged(*judged_unless(known, self._lane.opened(*self._given, 1), candidate, depth))
 
         return self._lane.do(judged)
 

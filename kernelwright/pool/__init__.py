@@ -6,7 +6,7 @@ A run asks a :class:`Pool` self-contained jobs and gets answers. A :class:`Seat`
 from __future__ import annotations
 
 from kernelwright.pool._dispatch import Dispatcher, PoolState
-from kernelwright.pool._jobs import Answer, Card, Depth, Fault, Job, method_of, version
+from kernelwright.pool._jobs import Answer, Card, Depth, Fault, Job, judged_unless, method_of, version
 from kernelwright.pool._pack import pack, unpack
 from kernelwright.pool._pool import LOCAL, OpenPool, Pool, PooledReferee, checked_pool, closing_pool, open_pool
 from kernelwright.pool._seat import OwnSeat, Seat, SeatLost
@@ -38,6 +38,7 @@ __all__ = [
     "Worker",
     "checked_pool",
     "closing_pool",
+    "judged_unless",
     "method_of",
     "once_more",
     "open_local_referee",

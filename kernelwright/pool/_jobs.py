@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -81,6 +81,19 @@ class Depth(Record):
         return Search(self.static, self.rivals, self.explain) if self.kind == "search" else Check(self.static)
 
 
+def judged_unless(
+    known: Collection[str] | None, session: Session, candidate: Candidate, depth: Check | None, *, control: bool = False
+) -> tuple[Evaluation | None, str]:
+    """Judge a candidate, unless the fingerprint of its machine code is known; gives the fingerprint as well.
+
+    With ``known`` None no fingerprint is asked for, and it is "".
+    """
+    code = "" if known is None else session.machine_code(candidate)
+    if code and code in (known or ()):
+        return None, code
+    return session.judge(candidate, depth, control=control), code
+
+
 class Job(Record):
     """A question to a referee with all that it needs. The referee draws its secrets itself.
 
@@ -127,14 +140,10 @@ class Job(Record):
 
     def answered_in(self, session: Session) -> dict[str, Any]:
         """Do the job in a session on its problem; gives fields of the answer."""
-        code = "" if self.known is None else session.machine_code(self.candidate)
-        if code and code in (self.known or ()):
-            return {"machine_code": code}
-        evaluation = session.judge(self.candidate, self.depth.asked(), control=self.control)
-        return {
-            "machine_code": code,
-            "evaluation": session.as_kernelbench(evaluation) if self.kernelbench else evaluation,
-        }
+        evaluation, code = judged_unless(self.known, session, self.candidate, self.depth.asked(), control=self.control)
+        if self.kernelbench and evaluation is not None:
+            evaluation = session.as_kernelbench(evaluation)
+        return {"machine_code": code, "evaluation": evaluation}
 
     def quarantined(self, environment: Environment, reason: str) -> Evaluation:
         """The evaluation of a candidate that must not be tried again."""

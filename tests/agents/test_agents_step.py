@@ -38,6 +38,7 @@ class MemoryLedger:
         self.duplicates: list[Duplicate] = []
         self.fruitless: list[Fruitless] = []
         self.state = ""
+        self.pads: dict[int, str] = {}
 
     def saved_state(self) -> dict | None:
         return json.loads(self.state) if self.state else None
@@ -102,6 +103,12 @@ class MemoryLedger:
 
     def past_forecasts(self) -> list[Past]:
         return list(self.past)
+
+    def scratchpad(self, step: int) -> str | None:
+        return self.pads.get(step)
+
+    def add_scratchpad(self, step: int, author: str, text: str) -> None:
+        self.pads[step] = text
 
     def add_note(self, candidate: Candidate, evaluation_id: str, role: str, advice: Advice, *, step: int) -> None:
         self.notes.append((role, advice))
@@ -475,6 +482,47 @@ def test_of_coders_side_by_side_only_those_without_an_answer_are_asked_again(err
     assert result.state["stop"] == "all 1 rounds done"
     assert sorted(step.tools.coder.asked) == [(0, 0, 1), (0, 1, 1), (0, 1, 1), (0, 1, 1)]
     assert step.nodes == ["propose", "propose", "judge", "judge", "conclude"]
+
+
+class Pad:
+    """A scratchpad that says its script, one after another: a text, or an error to raise."""
+
+    name = "pad"
+
+    def __init__(self, *script):
+        self.script, self.asked = list(script), []
+
+    def summarise(self, context):
+        self.asked.append(context.round)
+        said = self.script.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+@pytest.mark.parametrize(
+    ("script", "asked", "lives", "seen"),
+    [
+        (["a", "b"], [2, 4], 1, ["", "", "a", "a", "b"]),
+        ([RoleFailed("no usable reply"), "b"], [2, 4], 1, ["", "", "", "", "b"]),
+        ([NotYet("to be written", path="reply"), "a", "b"], [2, 2, 4], 2, ["", "", "a", "a", "b"]),
+    ],
+    ids=["says", "fails", "waits"],
+)
+def test_the_scratchpad_is_asked_once_before_each_second_round(script, asked, lives, seen):
+    pads = []
+
+    class Reading(ScriptedCoder):
+        def propose(self, context):
+            pads.append(context.scratchpad)
+            return super().propose(context)
+
+    step, pad = Step(rounds=5, coder=Reading()), Pad(*script)
+    step.tools = dataclasses.replace(step.tools, scratchpad=pad, scratchpad_every=2)
+    for _ in range(lives):
+        result = step.run()
+    assert result.state["stop"] == "all 5 rounds done"
+    assert (pad.asked, pads) == (asked, seen)
 
 
 def test_the_workbench_asks_equal_questions_once():
