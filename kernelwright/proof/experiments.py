@@ -24,9 +24,10 @@ from typing import Any
 from kernelwright.evaluator.driver import kernels
 from kernelwright.evaluator.driver.cuda import Driver, DriverError, Function, Launch
 from kernelwright.evaluator.host.device import Device
+from kernelwright.evaluator.worker.launch_log import LaunchLog, LoggedLaunch
 from kernelwright.proof.rows import Tell, reported
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "logged"]
 
 _PAGE = 4096
 _BLOCKED_S = 0.4  # an operation that has not returned by then waits for the device
@@ -342,6 +343,24 @@ def filled(library: str, size: int) -> None:
     driver = Driver(library)
     driver.clear(driver.allocate(size), size, _PATTERN)
     print(size, flush=True)
+
+
+def logged(device: Device, tell: Tell) -> None:
+    """What a log of launches has of some of torch's operators, in this process."""
+    import torch
+
+    log = LaunchLog("" if device.is_gpu else device.library)
+    with torch.no_grad():
+        x = torch.randn(512, 512, device=device.torch_name)
+        operators = {"matmul": torch.mm, "softmax": lambda a, b: torch.softmax(a, -1), "add": torch.add}
+        for name, operator in operators.items():
+            operator(x, x)
+            with reported(tell, name), log.record() as recording:
+                operator(x, x)
+            kernels = [step.name[:100] for step in recording.steps if isinstance(step, LoggedLaunch)]
+            row = {"kernels": kernels, "fills and copies": len(recording.steps) - len(kernels)}
+            tell(name, row | {"unknown": recording.unknown})
+    tell("loaded", log.modules())
 
 
 EXPERIMENTS = {"what waits": waits, "copies": copies, "turns": turns, "hygiene": hygiene}

@@ -354,6 +354,16 @@ def _found_115(context: Context, referee: Referee, tell: Tell, name: str, operat
                 tell(f"{name}, in all", {"trials": trials, "found": found})
 
 
+def libraries(context: Context, tell: Tell) -> None:
+    """Kernels beside torch's own, and by which clock they are timed."""
+    with context.referee() as referee:
+        for operator in texts.HYBRIDS[:1] if context.small else texts.HYBRIDS:
+            problem = texts.problem_of(operator, small=context.small)
+            hybrid = texts.hybrid_kernel(problem, operator, _fresh("hybrid"), threads=1 if context.small else 256)
+            with reported(tell, operator.name), referee.open(problem, backend="cuda", baselines=("eager",)) as session:
+                tell(operator.name, _seconds(session, hybrid))
+
+
 def host_memory(context: Context, tell: Tell) -> None:
     """The memory of the referee's process after sessions with larger and larger tensors."""
     sizes = {"1 MB": 256, "16 MB": 4096, "64 MB": 16384}
@@ -461,9 +471,8 @@ def profiles(context: Context, tell: Tell) -> None:
     problem, threads = texts.problem_of(texts.SOFTMAX, small=context.small), 1 if context.small else 256
     with context.referee() as referee, referee.open(problem, backend="cuda", baselines=("eager",)) as session:
         found = session.judge(texts.cuda_kernel(_fresh("0"), threads=threads), Confirm())
-        row = {**_times(found), "stages": found.verdict.seconds}
-        profile = found.verdict.profile
-        tell("cuda", row | {"profile": None if profile is None else profile.model_dump(mode="json")})
+        profile = found.verdict.profile and found.verdict.profile.model_dump(mode="json")
+        tell("cuda", {**_times(found), "stages": found.verdict.seconds, "profile": profile})
 
 
 def _on_device(experiment: Callable[[Device, Tell], None]) -> Callable[[Context, Tell], None]:
@@ -478,6 +487,8 @@ STEPS = {
     "same code": Step(same_code, 45.0),
     "attacks": Step(attacks, 60.0),
     "confirmations": Step(confirmations, 60.0),
+    "libraries": Step(libraries, 30.0),
+    "launches": Step(_on_device(experiments.logged), 10.0),
     "fresh processes": Step(fresh_processes, 90.0),
     **{name: Step(_on_device(run), 20.0, _EXPERIMENTS_MINUTES) for name, run in experiments.EXPERIMENTS.items()},
     "door": Step(door, 25.0),

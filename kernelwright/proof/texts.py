@@ -86,6 +86,11 @@ def repeated(times: int, rows: int) -> Operator:
     return Operator(f"relu {times} times", "torch.relu(" * times + "x" + ")" * times, {"x": (rows, 1024)})
 
 
+# A part that a library of torch's computes, and a rectifier: see :func:`hybrid_kernel`.
+HYBRIDS = (
+    Operator("rectified matmul 2048", "torch.relu(x @ y)", {"x": (2048, 2048), "y": (2048, 2048)}),
+    Operator("rectified softmax 16 MB", "torch.relu(torch.softmax(x, -1))", {"x": (4096, 1024)}),
+)
 SOFTMAX = OPERATORS[1]
 KERNEL = r"""
 // NUMBER
@@ -152,6 +157,16 @@ class ModelNew(nn.Module):
             kernel[blocks, THREADS](y, y, x.numel())
         return y
 '''
+_HYBRID = (
+    _CHAIN.partition("class ModelNew")[0]
+    + """class ModelNew(nn.Module):
+    def forward(self, ARGUMENTS):
+        z = EXPRESSION
+        y = torch.empty_like(z)
+        kernel[max(1, min(z.numel() // THREADS, 4096)), THREADS](z, y, z.numel())
+        return y
+"""
+)
 _TRITON = """
 import torch
 import triton
@@ -209,6 +224,14 @@ def cuda_kernel(number: str, *, threads: int = 256, wrong: bool = False) -> Cand
 def chain_kernel(problem: Problem, number: str, *, times: int, threads: int = 256) -> Candidate:
     """A rectifier in CUDA, launched so often, another file for each number."""
     source = _CHAIN.replace("NUMBER", number).replace("TIMES", str(times)).replace("THREADS", str(threads))
+    return Candidate(problem_id=problem.id, source=source, backend="cuda")
+
+
+def hybrid_kernel(problem: Problem, operator: Operator, number: str, *, threads: int = 256) -> Candidate:
+    """One of :data:`HYBRIDS`: torch's part by torch, and the rectifier in CUDA; another file for each number."""
+    inner = operator.expression.removeprefix("torch.relu(").removesuffix(")")
+    source = _HYBRID.replace("ARGUMENTS", ", ".join(operator.shapes)).replace("EXPRESSION", inner)
+    source = source.replace("NUMBER", number).replace("THREADS", str(threads))
     return Candidate(problem_id=problem.id, source=source, backend="cuda")
 
 

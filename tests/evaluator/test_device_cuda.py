@@ -66,6 +66,63 @@ class ModelNew(nn.Module):
         kernel[4, 1](x, self.linear.weight, self.linear.bias, y, x.shape[0], 48, x.shape[1])
         return y
 """
+# A library in two operators of torch: one launches through the driver, the other through the runtime. The referee's
+# launchers know nothing of either.
+HYBRID = (
+    LINEAR.replace("import torch\n", "import ctypes\nimport torch\n", 1)
+    .replace(
+        """
+
+class ModelNew""",
+        """
+LATER = r'''
+extern "C" __global__ void scaled(float* y, float by, int count) {
+  for (int i = blockIdx.x; i < count; i += gridDim.x) y[i] *= by;
+}
+'''
+other = cuda(LATER, "scaled")
+library, loaded = ctypes.CDLL(STANDIN), []
+operators = torch.library.Library("rehearsed", "DEF")
+operators.define("scale(Tensor(a!) y, float by, bool by_runtime) -> ()")
+
+
+c_size_t = ctypes.c_size_t
+
+
+class Sizes(ctypes.Structure):
+    _fields_ = [("of", ctypes.c_uint * 3)]
+
+
+def scale(y, by, by_runtime):
+    if not loaded:
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        with open(other._product, "rb") as file:
+            assert not library.cuModuleLoadData(ctypes.byref(module), file.read())
+        assert not library.cuModuleGetFunction(ctypes.byref(function), module, b"scaled")
+        loaded.append(function)
+    given = ctypes.c_uint64(y.data_ptr()), ctypes.c_float(by), ctypes.c_int(y.numel())
+    values = (ctypes.c_void_p * 3)(*map(ctypes.addressof, given))
+    MORE
+    if by_runtime:
+        grid, block = Sizes((2, 1, 1)), Sizes((1, 1, 1))
+        assert not library.cudaLaunchKernel(loaded[0], grid, block, values, c_size_t(0), None)
+    else:
+        assert not library.cuLaunchKernel(loaded[0], 2, 1, 1, 1, 1, 1, 0, None, values, None)
+
+
+operators.impl("scale", scale, "CPU")
+
+
+class ModelNew""",
+        1,
+    )
+    .replace(
+        "        return y",
+        "        torch.ops.rehearsed.scale(y, 0.5, False)\n"
+        "        torch.ops.rehearsed.scale(y, 2.0, True)\n"
+        "        return y",
+    )
+)
 # A copy of the weights, made anew when they have changed: a recorded call does not make it.
 REPACKED = LINEAR.replace("import torch\n", "import ctypes\nimport torch\n", 1).replace(
     "y = torch.empty",
@@ -182,6 +239,46 @@ def test_what_torch_computes_besides_keeps_the_bound(device_referee):
         evaluation = session.judge(Candidate(problem_id="linear", source=source, backend="cuda"))
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
     assert "certified bound: torch computes in its calls: aten.add" in said(evaluation, "device-clock")
+
+
+def hybrid(stand_in_device, more="pass"):
+    return HYBRID.replace("STANDIN", repr(stand_in_device.library)).replace("MORE", more)
+
+
+@pytest.fixture
+def judge_linear(device_referee):
+    problem = make_problem(LINEAR_PROBLEM, "linear")
+    with device_referee.open(problem, backend="cuda", baselines=("eager",)) as session, unscreened(session):
+        yield lambda source: session.judge(Candidate(problem_id="linear", source=source, backend="cuda"))
+
+
+def test_what_libraries_launch_is_recorded_by_callbacks_and_replayed(judge_linear, stand_in_device):
+    evaluation = judge_linear(hybrid(stand_in_device))
+    verdict = evaluation.verdict
+    assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.TIMED), verdict.reason
+    replayed = "timed by a replay of its 3 launches, copies and fills, libraries' included"
+    assert said(evaluation, "device-clock").startswith(replayed), said(evaluation, "device-clock")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (
+            "library.cuMemcpyHtoDAsync_v2(given[0], b'', c_size_t(0), None)",
+            "what its calls do can only be recorded in part: cuMemcpyHtoDAsync",
+        ),
+        (
+            "import kernelwright.inline._cuda as c; given[1].value *= 0.5 if c._recordings else 1.0",
+            "its replay answers wrong, so not all of its work was recorded",
+        ),
+    ],
+    ids=["copies from the host", "computes something else while it is recorded"],
+)
+def test_libraries_whose_work_cannot_be_repeated_keep_the_bound(judge_linear, stand_in_device, more, why):
+    evaluation = judge_linear(hybrid(stand_in_device, more))
+    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
+    first = "torch computes in its calls: rehearsed.scale"
+    assert f"certified bound: {first}; with what libraries launch: {why}" in said(evaluation, "device-clock")
 
 
 def test_zeros_and_copies_of_torch_are_replayed(judge, device_referee, stand_in_device, monkeypatch):

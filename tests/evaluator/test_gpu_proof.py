@@ -42,7 +42,7 @@ def proved(stand_in_device, rehearsed, tmp_path, make_cache, monkeypatch):
     return told
 
 
-WHOLE = ("machine", "walls", "verdicts", "fresh processes", "suite")
+WHOLE = ("machine", "walls", "verdicts", "fresh processes", "suite", "libraries", "launches")
 EXPERIMENTS = tuple(name for name, step in STEPS.items() if step.minutes)
 
 
@@ -66,6 +66,11 @@ def test_what_the_steps_say(proved):
     ]
     assert found["cuda 0"]["notes"]["device-clock"].startswith("timed by a replay")
     assert found["check set, s"] > 0
+    ((name, hybrid),) = steps["libraries"]["results"].items()
+    assert (name, hybrid["status"]) == ("rectified matmul 2048", "PASSED")
+    assert "with what libraries launch" in hybrid["notes"]["device-clock"]  # torch computes on this CPU
+    assert steps["launches"]["results"]["loaded"] == {"modules": 0, "bytes": 0}
+    assert steps["launches"]["results"]["matmul"] == {"kernels": [], "fills and copies": 0, "unknown": []}
     assert "stand-in" in steps["fresh processes"]["results"]["left out"]
     assert "stand-in" in steps["suite"]["results"]["left out"]
 

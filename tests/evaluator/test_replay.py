@@ -21,6 +21,7 @@ from kernelwright.evaluator.device.keeper_client import Keeper, Placed
 from kernelwright.evaluator.device.queue import Queue, QueueLibrary, fresh_keys
 from kernelwright.evaluator.device.replay import (
     CannotReplay,
+    NotAllRecorded,
     Replay,
     ReplayMemory,
     parse_plan,
@@ -129,6 +130,22 @@ def test_the_driver_may_name_its_threads_in_a_confined_replay(machine, monkeypat
         assert one.window()[1] == [0] * SLOTS
 
 
+@pytest.mark.parametrize(
+    "how", [{"cluster": [2, 1, 1]}, {"cooperative": True}, {"cluster": [1, 1, 1], "cooperative": True}]
+)
+def test_clusters_and_cooperative_launches_are_replayed(machine, how):
+    with Confirmation(machine, claim(launch(**how))) as one:
+        assert one.window()[1] == [0] * SLOTS
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [({"cluster": [3, 1, 1]}, 1), ({"cooperative": True, "grid": [65, 1, 1]}, 720)]
+)
+def test_what_a_device_cannot_launch_so_is_not_launched_in_another_way(machine, how, code):
+    with pytest.raises(CannotReplay, match=f"cuLaunchKernelEx: CUDA error {code}"):
+        Confirmation(machine, claim(launch(**how)))
+
+
 def test_copies_and_fills_are_replayed(machine):
     middle = ARENA + (2 << 20)
     steps = [
@@ -192,6 +209,7 @@ def test_a_plan_that_faults_is_told(machine):
         (claim({"kind": "fill", "at": OUTPUT, "size": ARENA_BYTES, "value": 0}), "not its own"),
         (claim(launch(parameters="zz")), "malformed"),
         (claim(launch(name="a;b")), "malformed"),
+        (claim(launch(cluster=[1, 1])), "malformed"),
         (claim(launch(fields=[[0, 8], [8, 8], [16, 8]])), "outside of its launch"),
         (claim(launch(fields=[[0, 8, 8]])), "malformed"),
         (claim(launch()) | {"others": ["aten.mm"]}, "torch computes in its calls: aten.mm"),
@@ -203,6 +221,14 @@ def test_a_plan_that_faults_is_told(machine):
 def test_a_plan_that_reaches_too_far_is_refused(plan, said):
     with pytest.raises(CannotReplay, match=said):
         parse_plan(plan, [b""], range(ARENA, ARENA + ARENA_BYTES), lambda image, name: name)
+
+
+def test_a_plan_of_everything_says_what_it_lacks():
+    plan, arena = claim(launch()) | {"others": ["cuGraphLaunch"]}, range(ARENA, ARENA + ARENA_BYTES)
+    with pytest.raises(NotAllRecorded, match="can only be recorded in part: cuGraphLaunch"):
+        parse_plan(plan, [b""], arena, everything=True)
+    with pytest.raises(NotAllRecorded, match="no launch was recorded"):
+        parse_plan(claim(), [b""], arena, everything=True)
 
 
 @pytest.mark.parametrize("outputs", [[], 2 * [{"at": OUTPUT, "size": 4 * COUNT}]])

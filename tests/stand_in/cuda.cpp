@@ -10,6 +10,9 @@
 //   dirty  new memory is not zero
 //   names  the driver does not start (error 304) unless it can name another thread, as on GPUs
 //
+// It plays CUPTI as well, as far as callbacks go, and two entry points of CUDA's runtime, which call the driver's. With
+// "cupti" in KW_STANDIN_WITHOUT nobody can subscribe.
+//
 // It does not show times, torch's own kernels, or what happens to a context whose process is stopped.
 #include <dlfcn.h>
 #include <elf.h>
@@ -47,8 +50,9 @@ namespace {
 enum {
   OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
   INVALID_IMAGE = 200, INVALID_CONTEXT = 201, OPERATING_SYSTEM = 304, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
-  LAUNCH_FAILED = 719, NOT_SUPPORTED = 801,
+  LAUNCH_FAILED = 719, TOO_LARGE = 720, NOT_SUPPORTED = 801,
 };
+constexpr unsigned MOST_RESIDENT = 64;  // blocks of a cooperative launch
 constexpr size_t GRANULARITY = 2 << 20;
 constexpr size_t NASTY_QUEUE = 16, USUAL_QUEUE = 1024;
 using Address = unsigned long long;
@@ -79,6 +83,49 @@ void watch_faults() {
   sigaction(SIGSEGV, &action, nullptr);
   sigaction(SIGBUS, &action, nullptr);
 }
+
+// ------------------------------------------------------------------------------------------------ callbacks
+
+enum { DRIVER_API = 1, RUNTIME_API = 2, RESOURCES = 3, MODULE_LOADED = 6, NO_CUPTI = 15, TAKEN = 39 };
+
+struct Callback {  // CUpti_CallbackData
+  int site;
+  const char* name;
+  const void* parameters;
+  void* result;
+  const char* symbol;
+  void* context;
+  unsigned context_uid;
+  void* correlation;
+  unsigned correlation_id;
+};
+struct Resource {
+  void *context, *handle, *descriptor;
+};
+struct LoadedModule {
+  unsigned id;
+  size_t size;
+  const char* image;
+};
+
+void (*subscriber)(void*, int, unsigned, const void*) = nullptr;
+void* subscriber_data = nullptr;
+std::atomic<bool> domains[4];
+
+// Tells of a call when it begins and when it ends.
+struct Told {
+  int domain;
+  Callback data;
+  Told(int domain, const char* name, const void* parameters, const char* symbol = nullptr)
+      : domain(domain), data{0, name, parameters, nullptr, symbol, nullptr, 0, nullptr, 0} {
+    tell(0);
+  }
+  ~Told() { tell(1); }
+  void tell(int site) {
+    data.site = site;
+    if (subscriber && domains[domain]) subscriber(subscriber_data, domain, 0, &data);
+  }
+};
 
 // ------------------------------------------------------------------------------------------------ streams
 
@@ -529,15 +576,21 @@ API cuMemcpyHtoD_v2(Address to, const void* from, size_t size) { return copied((
 API cuMemcpyDtoH_v2(void* to, Address from, size_t size) { return copied(to, (void*)from, size, nullptr, true, false); }
 API cuMemcpyDtoD_v2(Address to, Address from, size_t size) { return copied((void*)to, (void*)from, size, nullptr, false, false); }
 API cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t size, void* stream) {
+  struct { Address to; const void* from; size_t size; void* stream; } given = {to, from, size, stream};
+  Told told(DRIVER_API, "cuMemcpyHtoDAsync_v2", &given);
   return copied((void*)to, from, size, stream, false, true);
 }
 API cuMemcpyDtoHAsync_v2(void* to, Address from, size_t size, void* stream) {
   return copied(to, (void*)from, size, stream, false, false);
 }
 API cuMemcpyDtoDAsync_v2(Address to, Address from, size_t size, void* stream) {
+  struct { Address to, from; size_t size; void* stream; } given = {to, from, size, stream};
+  Told told(DRIVER_API, "cuMemcpyDtoDAsync_v2", &given);
   return copied((void*)to, (void*)from, size, stream, false, false);
 }
 API cuMemsetD8Async(Address to, unsigned char value, size_t size, void* stream) {
+  struct { Address to; unsigned char value; size_t size; void* stream; } given = {to, value, size, stream};
+  Told told(DRIVER_API, "cuMemsetD8Async", &given);
   return now_or_later(stream, [=] { return guarded([&] { return memset((void*)to, value, size), OK; }); }, false);
 }
 API cuMemsetD8_v2(Address to, unsigned char value, size_t size) { return cuMemsetD8Async(to, value, size, nullptr); }
@@ -587,6 +640,7 @@ API cuStreamWaitValue32_v2(void* handle, Address address, unsigned value, unsign
   }, false);
 }
 API cuStreamWriteValue32_v2(void* handle, Address address, unsigned value, unsigned) {
+  Told told(DRIVER_API, "cuStreamWriteValue32_v2", nullptr);
   return now_or_later(handle, [=] { return __atomic_store_n((unsigned*)address, value, __ATOMIC_RELEASE), OK; }, false);
 }
 API cuEventCreate(void** event, unsigned) {
@@ -638,6 +692,10 @@ API cuModuleLoadData(void** handle, const void* image) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return fprintf(stderr, "%s\n", dlerror()), INVALID_IMAGE;
+  static std::atomic<unsigned> modules{0};
+  LoadedModule loaded = {++modules, bytes.size(), bytes.data()};
+  const Resource resource = {driver, nullptr, &loaded};
+  if (subscriber && domains[RESOURCES]) subscriber(subscriber_data, RESOURCES, MODULE_LOADED, &resource);
   return *handle = new Module{library, bytes}, OK;
 }
 API cuModuleLoadDataEx(void** handle, const void* image, unsigned, void*, void*) { return cuModuleLoadData(handle, image); }
@@ -689,6 +747,13 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
                    void* stream_handle, void** values, void** extra) {
   READY();
   Function* function = (Function*)handle;
+  struct {
+    void* function;
+    unsigned shape[6], shared;
+    void* stream;
+    void **values, **extra;
+  } given = {handle, {gx, gy, gz, bx, by, bz}, shared, stream_handle, values, extra};
+  Told told(DRIVER_API, "cuLaunchKernel", &given, function->name.c_str());
   const auto stream = stream_of(stream_handle);
   if (!stream || !gx || !gy || !gz || !bx || !by || !bz) return INVALID_VALUE;
   if (nasty("free") && !function->launched)
@@ -718,4 +783,61 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
     return code == OK || code == ILLEGAL_ADDRESS ? code : code == 1 ? ILLEGAL_ADDRESS : LAUNCH_FAILED;
   });
   return sticky;
+}
+
+struct Attribute {
+  int id, unused;
+  unsigned numbers[16];
+};
+struct Config {
+  unsigned shape[6], shared;
+  void* stream;
+  const Attribute* attributes;
+  unsigned count;
+};
+API cuLaunchKernelEx(const Config* config, void* handle, void** values, void** extra) {
+  READY();
+  struct { const Config* config; void* function; void **values, **extra; } given = {config, handle, values, extra};
+  Told told(DRIVER_API, "cuLaunchKernelEx", &given, ((Function*)handle)->name.c_str());
+  const unsigned* shape = config->shape;
+  for (unsigned i = 0; i < config->count; i++) {
+    const Attribute& attribute = config->attributes[i];
+    if (attribute.id == 2 && attribute.numbers[0] && shape[0] * shape[1] * shape[2] > MOST_RESIDENT) return TOO_LARGE;
+    for (int axis = 0; axis < 3 && attribute.id == 4; axis++)  // clusters
+      if (!attribute.numbers[axis] || shape[axis] % attribute.numbers[axis]) return INVALID_VALUE;
+  }
+  return cuLaunchKernel(handle, shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], config->shared, config->stream,
+                        values, extra);
+}
+
+// ---------------------------------------------------------------------------------------------------- CUPTI, runtime
+
+API cuptiSubscribe(void** handle, void (*callback)(void*, int, unsigned, const void*), void* data) {
+  if (said("KW_STANDIN_WITHOUT", "cupti")) return NO_CUPTI;
+  if (subscriber) return TAKEN;
+  return subscriber = callback, subscriber_data = data, *handle = (void*)&subscriber, OK;
+}
+API cuptiEnableDomain(unsigned enable, void* handle, int domain) {
+  if (handle != &subscriber || domain < DRIVER_API || domain > RESOURCES) return INVALID_VALUE;
+  return domains[domain] = enable, OK;
+}
+API cuptiEnableCallback(unsigned enable, void* handle, int domain, unsigned number) {
+  return domain == RESOURCES && number == MODULE_LOADED ? cuptiEnableDomain(enable, handle, domain) : INVALID_VALUE;
+}
+
+struct Sizes {
+  unsigned x, y, z;
+};
+API cudaLaunchKernel(void* function, Sizes grid, Sizes block, void** values, size_t shared, void* stream) {
+  READY();
+  struct { void* function; Sizes grid, block; void** values; size_t shared; void* stream; } given = {
+      function, grid, block, values, shared, stream};
+  Told told(RUNTIME_API, "cudaLaunchKernel", &given, ((Function*)function)->name.c_str());
+  return cuLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned)shared, stream, values, nullptr);
+}
+API cudaMemsetAsync(void* to, int value, size_t size, void* stream) {
+  READY();
+  struct { void* to; int value; size_t size; void* stream; } given = {to, value, size, stream};
+  Told told(RUNTIME_API, "cudaMemsetAsync", &given);
+  return cuMemsetD8Async((Address)to, (unsigned char)value, size, stream);
 }

@@ -116,6 +116,33 @@ int call(void (*kernel)(Types...), const unsigned* shape, void** values) {
   return 0;
 }
 
+// What a cubin's section ``.nv.info.<kernel>`` tells of parameters: EIATTR_KPARAM_INFO, one after the other.
+struct Parameter {
+  uint8_t form = 4, attribute = 0x17;
+  uint16_t bytes = 12;
+  uint32_t index = 0;
+  uint16_t ordinal = 0, offset = 0;
+  uint32_t size = 0;  // from bit 18 on
+};
+template <size_t Count>
+struct Info {
+  Parameter rows[Count];
+};
+template <typename... Types>
+constexpr Info<sizeof...(Types)> info_of(void (*)(Types...)) {
+  Info<sizeof...(Types)> found{};
+  const size_t sizes[] = {sizeof(Types)...}, alignments[] = {alignof(Types)...};
+  size_t at = 0;
+  for (size_t i = 0; i < sizeof...(Types); i++) {
+    at = (at + alignments[i] - 1) / alignments[i] * alignments[i];
+    found.rows[i].ordinal = (uint16_t)i;
+    found.rows[i].offset = (uint16_t)at;
+    found.rows[i].size = (uint32_t)sizes[i] << 18;
+    at += sizes[i];
+  }
+  return found;
+}
+
 template <typename... Types>
 struct Sizes {
   unsigned sizes[sizeof...(Types) + 1] = {sizeof(Types)..., 0};
@@ -129,6 +156,8 @@ Sizes<Types...> sizes_of(void (*)(Types...)) {
 
 // What the stand-in looks up: how to run a kernel, and the sizes of its parameters, ended by a zero.
 #define KW_EXPORT(kernel)                                                                        \
+  __attribute__((used, section(".nv.info." #kernel))) static constexpr auto kw_info_##kernel =   \
+      kw_host::info_of(&kernel);                                                                 \
   extern "C" int kw_host_##kernel(const unsigned* shape, unsigned long, void** values) {         \
     return kw_host::call(&kernel, shape, values);                                                \
   }                                                                                              \

@@ -22,10 +22,10 @@ from kernelwright.evaluator.device.asker import DeviceAsker
 from kernelwright.evaluator.device.empty import Beyond, Empty, EmptyCalls
 from kernelwright.evaluator.device.examine import Examiner
 from kernelwright.evaluator.device.judging import DeviceComparison, DeviceJudge
-from kernelwright.evaluator.device.keeper_client import OUT_OF_MEMORY, KeeperError
 from kernelwright.evaluator.device.pool import DevicePool, DeviceSource
 from kernelwright.evaluator.device.recorder import Recorder, ReplaySide, idle_replay
 from kernelwright.evaluator.device.replay import CannotReplay
+from kernelwright.evaluator.device.replays import Replays
 from kernelwright.evaluator.device.side import DeviceSide
 from kernelwright.evaluator.device.station import Station
 from kernelwright.evaluator.device.trials import DeviceTrials
@@ -41,7 +41,6 @@ from kernelwright.evaluator.profile.events import EventsRejectedError, KernelEve
 from kernelwright.evaluator.profile.gpu_ceilings import floor_ms
 from kernelwright.evaluator.profile.winner import Faults, Winner
 from kernelwright.evaluator.timing.check_stage import CheckStage
-from kernelwright.evaluator.timing.check_windows import Checker
 from kernelwright.evaluator.timing.clock import Clock
 from kernelwright.evaluator.timing.clockwork import Clockwork
 from kernelwright.evaluator.timing.slots import Slots
@@ -66,7 +65,6 @@ _BY_BOUND = "timed in its own process, and claimed by the certified bound"
 _SHARE_WINDOWS = 5
 _SHARE_SAMPLES = 1000  # that a share by two times counts as
 _CLEAR_OF_DOOR, _SHORT_CALL = 4.0, 0.2  # a call must be so much longer than the door's own cost varies, and than it
-_REPLAYED_TRIALS = 2  # with the first weights, and with others, that a replay has to answer right before it is timed
 
 
 class DeviceWorkers(Workers):
@@ -95,8 +93,8 @@ class DeviceWorkers(Workers):
             raise failures[0]
         return started
 
-    def replay_of(self, side: DeviceSide, variant: Variant, pool: DevicePool) -> ReplaySide:
-        """A seat that replays a call of a candidate's, recorded in a worker of its own.
+    def replay_of(self, side: DeviceSide, variant: Variant, pool: DevicePool, *, everything: bool) -> ReplaySide:
+        """A seat that replays a call of a candidate's, recorded in a worker of its own; see :meth:`Recorder.record`.
 
         Raises:
             CannotReplay: its calls cannot be replayed; the message says why.
@@ -105,7 +103,7 @@ class DeviceWorkers(Workers):
         client = self.host.worker(RUNNER_ON_DEVICE, name=side.name, builds=self.host.builds, device=self.device)
         recorder = Recorder(side.name, client, Station.of(self.host, self.device))
         try:
-            return recorder.record(self.host, side.program, variant, pool)
+            return recorder.record(self.host, side.program, variant, pool, everything=everything)
         finally:
             recorder.end()
 
@@ -129,7 +127,9 @@ class DeviceClockwork(Clockwork):
         super().__init__(workers, problem)
         self._host = workers.host
         self._device = workers.device
-        self._never_replayed: dict[str, str] = {}  # why, by source
+        assert isinstance(workers, DeviceWorkers)
+        scale = problem.meta.tolerance.scale
+        self._replays = Replays(workers.replay_of, self.judge, scale, self._settings.call_timeout_s)
         self._launches = _USUAL_LAUNCHES
         self._usual_empty = Empty(0.0, 0.0, 0.0, 0.0)  # as last measured
         self._empties = EmptyCalls(self._empty_side, self._idle_replay, self._settings.call_timeout_s)
@@ -236,32 +236,13 @@ class DeviceClockwork(Clockwork):
             return None
         pool = self._pool(check_set, 0, self._few_calls(check_set))
         assert isinstance(pool, DevicePool)
-        assert isinstance(self._workers, DeviceWorkers)
-        pool.refill([0])
-        assert side.program is not None
-        source, why = side.program.source, ""
         try:
-            if source in self._never_replayed:
-                raise CannotReplay(self._never_replayed[source])
-            replay = self._workers.replay_of(side, check_set.variants[0], pool)
-            try:
-                self._see_right(replay, pool, check_set)
-                self._beyond(check_set)
-            except BaseException:
-                replay.end()
-                raise
-        except KeeperError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-            why = "a recording needs more memory than the device has left"
+            replay = self._replays.of(side, pool, check_set, lambda: self._beyond(check_set))
         except CannotReplay as error:
-            why = str(error)
-        if why:
-            self._never_replayed[source] = why
-            self.remarks["device-clock"] = f"{_BY_BOUND}: {why}"
+            self.remarks["device-clock"] = f"{_BY_BOUND}: {error}"
             return None
-        steps = len(replay.plan.steps)
-        self.remarks["device-clock"] = f"timed by a replay of its {steps} launches, copies and fills"
+        steps, whose = len(replay.plan.steps), ", libraries' included" if self._replays.of_everything(side) else ""
+        self.remarks["device-clock"] = f"timed by a replay of its {steps} launches, copies and fills{whose}"
         return replay
 
     def _overwrites(self, sides: Sequence[Seat], check_set: CheckSet, *, replayed: bool) -> bool:
@@ -303,30 +284,6 @@ class DeviceClockwork(Clockwork):
             return side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
         finally:
             side.keeps_outputs = False
-
-    def _see_right(self, replay: ReplaySide, pool: DevicePool, check_set: CheckSet) -> None:
-        """Check that a replay answers right, with other weights too.
-
-        What is launched in other ways is not recorded, and neither is what is made of new weights once.
-
-        Raises:
-            CannotReplay: it does not.
-        """
-        plain = [trial for trial in check_set.trials[0] if trial.partner is None]
-        if any(trial.draws for trial in plain):
-            raise CannotReplay("its outputs are random")
-        trials = [trial for trial in plain if trial.weights == 0][:_REPLAYED_TRIALS]
-        trials += [trial for trial in plain if trial.weights][:_REPLAYED_TRIALS]
-        tolerance, timeout_s = self._problem.meta.tolerance.scale, self._settings.call_timeout_s
-        options: dict[str, Any] = {"tolerance_scale": tolerance, "call_timeout_s": timeout_s}
-        checker = Checker(replay, pool, Plan(4, pool.slots), reduced_precision=True, judge=self.judge(), **options)
-        try:
-            replay.enter(pool)
-            found = checker.check(trials, passes=1).judgement
-        except WorkerFailed as failed:
-            raise CannotReplay(f"its replay failed: {failed.failure.message}") from None
-        if found.status is not None:
-            raise CannotReplay("its replay answers wrong, so not all of its work was recorded")
 
     def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
         """See :meth:`Clockwork.empty_call_ms`. The limit is a control chart's, over the session."""

@@ -39,7 +39,7 @@ from kernelwright.sandbox import product_memfd
 __all__ = ["Recorder", "ReplaySide", "idle_replay"]
 
 _LEAST_ARENA, _LEAST_GPU_ARENA = 256 << 20, 1 << 30  # Triton's autotuner alone takes 256 MB
-_MOST_CODE = 64 << 20  # bytes, with its plan
+_MOST_CODE = 256 << 20  # bytes, with its plan; a module of a library may have nine million
 _STARTS = 3  # of a process, which may have put something else at the recorded addresses
 _OUTPUTS_ALIGNED = 512
 _IDLE_BASE = 0x610000000000  # where the memory of a replay of nothing lies
@@ -56,20 +56,26 @@ class Recorder(DeviceSide):
         self._base = 0
         self._places: list[Place] | None = None
 
-    def record(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> ReplaySide:
+    def record(
+        self, host: Host, program: Program, variant: Variant, pool: DevicePool, *, everything: bool
+    ) -> ReplaySide:
         """Record a call and end the worker. Returns a seat that replays it.
 
+        Args:
+            everything: with what libraries launch, as CUPTI tells it; else with what the candidate launches itself.
+
         Raises:
+            NotAllRecorded: a part of its work was not recorded.
             CannotReplay: it cannot be replayed; the message says why.
         """
         try:
-            claim, claimed = self._recorded(host, program, variant, pool)
+            claim, claimed = self._recorded(host, program, variant, pool, everything=everything)
         except WorkerFailed as failed:
             raise CannotReplay(f"its call cannot be recorded: {failed.failure.message}") from None
         images = [outcome.product for outcome in self.client.outcomes if outcome.product is not None]
         images += claimed
         assert self._arena is not None
-        plan = parse_plan(claim, images, range(self._base, self._base + self._arena.size))
+        plan = parse_plan(claim, images, range(self._base, self._base + self._arena.size), everything=everything)
         if variant.state and self._places is None:
             raise CannotReplay(
                 "its parameters share memory, have gaps or are written, or lie outside of its own memory"
@@ -78,15 +84,17 @@ class Recorder(DeviceSide):
         memory = ReplayMemory(fd, arena.size, self._base)
         return ReplaySide(self.name, self.client, self._station, plan, images, arena, memory, self._places or [])
 
-    def _recorded(self, host: Host, program: Program, variant: Variant, pool: DevicePool) -> tuple[Any, list[bytes]]:
-        """The plan, and Triton's machine code: claims."""
+    def _recorded(
+        self, host: Host, program: Program, variant: Variant, pool: DevicePool, *, everything: bool
+    ) -> tuple[Any, list[bytes]]:
+        """The plan, and machine code that was not built here: claims."""
         outputs = sum(spec.span_bytes for spec in variant.outputs)
         least = _LEAST_GPU_ARENA if self._station.device.is_gpu else _LEAST_ARENA
         size = least + _TIMES * (variant.slot_bytes + variant.state_bytes + outputs)
         self._arena, self._arena_fd = self._keeper.share(size)
         library = product_memfd(self._station.arena_library)
         try:
-            reply = self._load(host, program, [library, self._arena_fd], arena=self._arena.size)
+            reply = self._load(host, program, [library, self._arena_fd], arena=self._arena.size, everything=everything)
         finally:
             os.close(library)
         base = reply.get("arena")

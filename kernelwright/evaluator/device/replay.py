@@ -23,18 +23,28 @@ from kernelwright.inline import BuildError
 from kernelwright.inline.cuda_driver import kernel_symbol
 from kernelwright.sandbox import product_memfd
 
-__all__ = ["AddressTaken", "CannotReplay", "Plan", "Replay", "ReplayMemory", "parse_plan", "replayer_program"]
+__all__ = [
+    "AddressTaken",
+    "CannotReplay",
+    "NotAllRecorded",
+    "Plan",
+    "Replay",
+    "ReplayMemory",
+    "parse_plan",
+    "replayer_program",
+]
 
 _MAGIC = 0x4C50574B
 _HEADER = struct.Struct("<6IQ3i3I3Q")
 _MEMORY = struct.Struct("<iIQQ")
 _IMAGE = struct.Struct("<ii")
-_KERNEL = struct.Struct("<III500s")
-_STEP = struct.Struct("<10I3Q")
+_KERNEL = struct.Struct("<III4084s")
+_STEP = struct.Struct("<14I3Q")
 _OUTPUT = struct.Struct("<4Q")
 _FIELD = struct.Struct("<II")
 _MOST_STEPS = 4096
-_MOST_PARAMETERS = 4096  # bytes, of one launch
+_MOST_PARAMETERS = 32764  # bytes, of one launch
+_MOST_NAME = 4083  # letters of a kernel's symbol; torch has one with 2,301
 _READY_S = 30.0
 _ADDRESS_TAKEN = 10001  # as in replayer.c
 _Word = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -46,6 +56,10 @@ _Field = Annotated[list[_Place], Field(min_length=2, max_length=2)]
 
 class CannotReplay(Exception):
     """A plan that cannot be replayed; the message says why. The queue's bound stays."""
+
+
+class NotAllRecorded(CannotReplay):
+    """A plan that lacks a part of the call's work. A recording of everything that is launched may have it."""
 
 
 class AddressTaken(CannotReplay):
@@ -60,17 +74,20 @@ class LaunchStep(_Strict):
     """A launch: the index of its build product, the kernel's name in it, its shape, and its parameters as hex.
 
     fields: offset and size of each parameter. prefers_shared: it was set up as Triton does for much shared memory.
+    cluster: blocks of a cluster; zeros without one. cooperative: all of its blocks are on the device at once.
     """
 
     kind: Literal["launch"]
-    image: Annotated[int, Field(ge=0, lt=64)]
-    name: Annotated[str, Field(pattern=r"^[\w$<>:, *&()-]+$", max_length=499)]
+    image: Annotated[int, Field(ge=0, lt=256)]
+    name: Annotated[str, Field(pattern=r"^[\w$.<>:, *&()-]+$", max_length=_MOST_NAME)]
     grid: Annotated[list[_Word], Field(min_length=3, max_length=3)]
     block: Annotated[list[_Word], Field(min_length=3, max_length=3)]
     shared: Annotated[int, Field(ge=0, le=256 << 10)]
     parameters: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2 * _MOST_PARAMETERS)]
     fields: Annotated[list[_Field], Field(max_length=_MOST_PARAMETERS)]
     prefers_shared: bool = False
+    cluster: Annotated[list[_Word], Field(min_length=3, max_length=3)] = [0, 0, 0]
+    cooperative: bool = False
 
 
 class FillStep(_Strict):
@@ -104,8 +121,7 @@ class PlanOutput(_Strict):
 class Plan(_Strict):
     """One call as a worker recorded it: its steps in order, the address of its inputs, its outputs.
 
-    others: operators of torch that ran besides, whose launches are not among the steps. described: address, dtype,
-    shape and stride of each output.
+    others: what ran besides and is not among the steps. described: address, dtype, shape and stride of each output.
     """
 
     steps: Annotated[list[Step], Field(max_length=_MOST_STEPS)]
@@ -119,30 +135,38 @@ _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
 def parse_plan(
-    claim: Any, images: Sequence[bytes], arena: range, symbol_of: Callable[[bytes, str], str] = kernel_symbol
+    claim: Any,
+    images: Sequence[bytes],
+    arena: range,
+    symbol_of: Callable[[bytes, str], str] = kernel_symbol,
+    *,
+    everything: bool = False,
 ) -> Plan:
     """The plan out of a worker's claim, with kernels by their symbols.
 
     Args:
         images: the build products that the worker was given. arena: the addresses of its memory.
         symbol_of: the symbol of a kernel in an image, by its name in C++.
+        everything: it was recorded with all that the process launched.
 
     Raises:
-        CannotReplay: it is malformed, reaches out of the arena, or lacks what torch did besides.
+        NotAllRecorded: it lacks a part of the work.
+        CannotReplay: it is malformed, or reaches out of the arena.
     """
     try:
         plan = _PLAN.validate_python(claim)
     except ValidationError as error:
         raise CannotReplay(f"its plan is malformed: {error.errors()[0]['msg']}") from None
     if not plan.steps:
-        raise CannotReplay("no launch of its own was recorded")
+        raise NotAllRecorded("no launch was recorded" if everything else "no launch of its own was recorded")
     if plan.others:
-        raise CannotReplay(f"torch computes in its calls: {readable(', '.join(plan.others))}")
+        what = "what its calls do can only be recorded in part" if everything else "torch computes in its calls"
+        raise NotAllRecorded(f"{what}: {readable(', '.join(plan.others))}")
     spans = [(plan.place, 1), *((output.at, output.size) for output in plan.outputs)]
     for step in plan.steps:
         if isinstance(step, LaunchStep):
             if step.image >= len(images):
-                raise CannotReplay("it launches a kernel that was not built here")
+                raise NotAllRecorded("it launches a kernel that was not built here")
             if not all(step.grid) or not 1 <= step.block[0] * step.block[1] * step.block[2] <= 1024:
                 raise CannotReplay("a launch has an empty grid, or no block that a GPU could run")
             if any(at + size > len(step.parameters) // 2 for at, size in step.fields):
@@ -305,13 +329,13 @@ def _written(
             data = bytes.fromhex(step.parameters)
             at = len(parameters)
             parameters += data + bytes(-len(data) % 16)
-            numbers = len(step.fields), at, len(fields), len(data)
+            numbers = len(step.fields), *step.cluster, step.cooperative, at, len(fields), len(data)
             steps.append(_STEP.pack(0, number, *step.grid, *step.block, step.shared, *numbers))
             fields += [_FIELD.pack(*field) for field in step.fields]
         elif isinstance(step, FillStep):
-            steps.append(_STEP.pack(1, 0, *[0] * 6, 0, step.value, step.at, 0, step.size))
+            steps.append(_STEP.pack(1, 0, *[0] * 7, step.value, *[0] * 4, step.at, 0, step.size))
         else:
-            steps.append(_STEP.pack(2, 0, *[0] * 6, 0, 0, step.at, step.source, step.size))
+            steps.append(_STEP.pack(2, 0, *[0] * 12, step.at, step.source, step.size))
     tables = [_MEMORY.pack(m.fd, m.address is not None, m.size, m.address or 0) for m in memories]
     tables += [_IMAGE.pack(fd, 0) for fd in images.values()]
     modules = {image: number for number, image in enumerate(images)}

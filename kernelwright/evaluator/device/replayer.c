@@ -36,6 +36,7 @@
 #define MAGIC 0x4c50574bu
 #define MOST_OUTPUTS 16
 #define BLOCK 256
+#define PORTABLE_CLUSTER 8 /* blocks; a kernel has to allow more */
 #define STATE_BYTES 1024
 
 typedef int Result;
@@ -43,6 +44,7 @@ typedef uint64_t Address;
 typedef void *Handle;
 
 enum { LAUNCH = 0, FILL = 1, COPY = 2 };
+enum { COOPERATIVE = 2, CLUSTER = 4 }; /* CU_LAUNCH_ATTRIBUTE_* */
 enum { ADDRESS_TAKEN = 10001, BAD_PLAN = 10002, NO_DRIVER = 10003, NOT_CONFINED = 10004 };
 
 typedef struct {
@@ -67,13 +69,13 @@ typedef struct {
 typedef struct {
   uint32_t module, shared; /* most bytes of dynamic shared memory that it is launched with */
   uint32_t prefers_shared; /* as Triton sets up kernels with more than 48 KB of it */
-  char name[500];
+  char name[4084];
 } Kernel;
 
 /* at, size: a launch's parameters, as they lie one after the other, or the destination. from: the first of its fields,
- * `value` in number, or the source. */
+ * `value` in number, or the source. cluster: its blocks; zeros without one. */
 typedef struct {
-  uint32_t kind, function, grid[3], block[3], shared, value;
+  uint32_t kind, function, grid[3], block[3], shared, value, cluster[3], cooperative;
   uint64_t at, from, size;
 } Step;
 
@@ -89,6 +91,18 @@ typedef struct {
   uint64_t at[MOST_OUTPUTS], bytes[MOST_OUTPUTS];
   uint32_t count, unused;
 } Pieces;
+
+typedef struct {
+  int id, unused;
+  uint32_t numbers[16];
+} LaunchAttribute;
+
+typedef struct {
+  uint32_t grid[3], block[3], shared;
+  Handle stream;
+  LaunchAttribute *attributes;
+  uint32_t count;
+} LaunchConfig;
 
 typedef struct {
   int type, id;
@@ -165,6 +179,20 @@ static void enqueue(Handle function, const uint32_t *grid, const uint32_t *block
        function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, NULL, values, extra);
 }
 
+/* A launch with clusters, or of blocks that wait for each other. */
+static void enqueue_together(Handle function, const Step *s, void **values, void **extra) {
+  LaunchAttribute attributes[2] = {0};
+  LaunchConfig config = {.shared = s->shared, .attributes = attributes};
+  memcpy(config.grid, s->grid, sizeof s->grid);
+  memcpy(config.block, s->block, sizeof s->block);
+  if (s->cooperative) attributes[config.count++] = (LaunchAttribute){COOPERATIVE, 0, {1}};
+  if (s->cluster[0]) {
+    attributes[config.count].id = CLUSTER;
+    memcpy(attributes[config.count++].numbers, s->cluster, sizeof s->cluster);
+  }
+  CALL(cuLaunchKernelEx, (const LaunchConfig *, Handle, void **, void **), &config, function, values, extra);
+}
+
 static int attribute(int which) {
   int value = 0;
   CALL(cuDeviceGetAttribute, (int *, int, int), &value, which, device);
@@ -199,7 +227,11 @@ static void step(const Replay *replay, const Step *s) {
     size_t size = s->size;
     void *extra[] = {(void *)1, (void *)(replay->parameters + s->at), (void *)2, &size, NULL};
     void **values = replay->values ? replay->values + s->from : NULL;
-    enqueue(replay->functions[s->function], s->grid, s->block, s->shared, values, values || !s->size ? NULL : extra);
+    void **packed = values || !s->size ? NULL : extra;
+    if (s->cooperative || s->cluster[0])
+      enqueue_together(replay->functions[s->function], s, values, packed);
+    else
+      enqueue(replay->functions[s->function], s->grid, s->block, s->shared, values, packed);
   }
 }
 
@@ -462,6 +494,9 @@ int main(int argc, char **argv) {
     }
     if (shared) CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[i], 8, shared);
   }
+  for (uint32_t i = 0; i < header->steps; i++)
+    if (steps[i].cluster[0] * steps[i].cluster[1] * steps[i].cluster[2] > PORTABLE_CLUSTER)
+      CALL(cuFuncSetAttribute, (Handle, int, int), replay.functions[steps[i].function], 14, 1);
   replay.values = values_of(header, steps, fields, parameters, replay.functions);
   warm_up(replay);
   uint32_t window[2], zero = 0;

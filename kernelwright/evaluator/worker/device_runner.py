@@ -21,6 +21,7 @@ from kernelwright.evaluator.worker.arena import Arena
 from kernelwright.evaluator.worker.device_tensors import MappedOnDevice
 from kernelwright.evaluator.worker.device_torch import DeviceTorch, span_of
 from kernelwright.evaluator.worker.door import describe
+from kernelwright.evaluator.worker.launch_log import LaunchLog
 from kernelwright.evaluator.worker.loading import blamed
 from kernelwright.evaluator.worker.plan import recorded_plan
 from kernelwright.evaluator.worker.queue import Output, Queue
@@ -50,6 +51,7 @@ class DeviceRunner(Runner):
         self.opened: DeviceMapping | None = None
         self.draws: MappedOnDevice | None = None  # of the weights
         self.arena: Arena | None = None
+        self.log: LaunchLog | None = None
         self.recorded: list[bytes] = []
         self.slot_bytes = 0
         self.place = 0  # address of the inputs of all calls
@@ -70,6 +72,7 @@ class DeviceRunner(Runner):
         ghost: bool = False,
         tf32: bool = False,
         arena: int = 0,
+        everything: bool = False,
     ) -> dict[str, Any]:
         """Open the device and the queue, take the source; run a candidate's module code.
 
@@ -79,6 +82,7 @@ class DeviceRunner(Runner):
             library: the driver. device: torch's name of the device.
             checked_by, ghost, tf32: as in ``do_load``.
             arena: bytes of memory that everything of this worker has to lie in, since its calls are to be recorded.
+            everything: record what libraries launch as well.
 
         Returns:
             ``arena``: its address here; 0 without one.
@@ -93,6 +97,8 @@ class DeviceRunner(Runner):
             if has_cuda:
                 self.arena.give_to_torch()
 
+        if everything:  # before the first module is loaded
+            self.log = LaunchLog("" if device.startswith("cuda") else library)
         self.torch = DeviceTorch(device, library, tf32=tf32, before=open_arena if arena else None)
         self.device = self.torch.device
         with os.fdopen(code_fd, "rb") as stream:
@@ -136,7 +142,7 @@ class DeviceRunner(Runner):
         """Record the plan of one call on the inputs in the place, see ``worker.plan``.
 
         Returns:
-            ``sizes``: bytes of the plan as JSON, and of each image of machine code that Triton has launched.
+            ``sizes``: bytes of the plan as JSON, and of each image of machine code that was not built here.
         """
         import torch
 
@@ -148,7 +154,7 @@ class DeviceRunner(Runner):
                 flatten_outputs(forward(*self.slots[0]))
                 self.torch.synchronize()
             products = [product.path for product in self.products]
-            plan, images = recorded_plan(lambda: forward(*self.slots[0]), self.place, products)
+            plan, images = recorded_plan(lambda: forward(*self.slots[0]), self.place, products, self.log)
             self.torch.synchronize()
             self.arena.see_enough()
         self.recorded = [json.dumps(plan).encode(), *images]

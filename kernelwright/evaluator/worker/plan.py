@@ -5,7 +5,8 @@ The candidate lives in the same process, so the plan is a claim. A false one onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelwright import inline
 from kernelwright.evaluator.wire.calls import flatten_outputs
 from kernelwright.evaluator.worker.door import describe
+from kernelwright.evaluator.worker.launch_log import LaunchLog, LoggedLaunch
 from kernelwright.evaluator.worker.triton import recording
 
 MAKE_MEMORY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
@@ -21,39 +23,66 @@ MAKE_ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 COPIES = frozenset({*MAKE_ZEROS, "clone"})  # make memory and fill it
 _MOST_NAMES = 8
 _MOST_USUAL_SHARED = 48 << 10  # bytes; for more Triton asks for all that a block may have, and for less L1 cache
-_UNKNOWN_IMAGE = 63  # of a product that the referee has not built
+_UNKNOWN_IMAGE = 255  # of a product that the referee has not built
 
 
-def recorded_plan(call: Callable[[], Any], place: int, products: Sequence[str]) -> tuple[dict[str, Any], list[bytes]]:
+def recorded_plan(
+    call: Callable[[], Any], place: int, products: Sequence[str], log: LaunchLog | None = None
+) -> tuple[dict[str, Any], list[bytes]]:
     """The plan of one call as a claim.
 
     Args:
         call: performs it. place: address of its inputs. products: paths of the build products, in their order.
+        log: knows everything that the process launches. Without one, what the candidate launches itself is recorded.
 
     Returns:
         ``steps``, ``place`` and ``outputs`` as ``device.replay.Plan`` has them, and ``others``: what ran besides, whose
-        work the plan lacks. ``described`` are the outputs' layouts. Then Triton's machine code; steps count it after
-        the products.
+        work the plan lacks. ``described`` are the outputs' layouts. Then machine code that was not built here, Triton's
+        and the libraries'; steps count it after the products.
     """
     unknown: list[str] = []
-    with (
-        inline.record_launches() as launches,
-        recording.record_launches(launches, unknown),
-        _OtherWork(launches) as others,
-    ):
-        outputs = flatten_outputs(call())
-    images: list[bytes] = []
-    steps = [_step(made, products, images) if isinstance(made, tuple) else made for made in launches]
-    spans = [{"at": output.data_ptr(), "size": _span(output)} for output in outputs]
-    described = [describe(output) for output in outputs]
+    with inline.record_launches() as launches, recording.record_launches(launches, unknown):
+        if log is None:
+            with _OtherWork(launches) as others:
+                outputs = flatten_outputs(call())
+            made, unknown = list(launches), [*others.names, *unknown]
+        else:
+            with log.record() as everything:
+                outputs = flatten_outputs(call())
+            made, unknown = everything.steps, everything.unknown
+    images = _Images(products)
+    own: list[Any] = launches
+    large = {launch.name for launch in own if isinstance(launch, recording.TritonLaunch) and _is_large(launch)}
     plan = {
-        "steps": steps,
+        "steps": [_step(one, images, large) if isinstance(one, tuple) else one for one in made],
         "place": place,
-        "outputs": spans,
-        "others": [*others.names, *unknown][:_MOST_NAMES],
-        "described": described,
+        "outputs": [{"at": output.data_ptr(), "size": _span(output)} for output in outputs],
+        "others": list(dict.fromkeys(unknown))[:_MOST_NAMES],
+        "described": [describe(output) for output in outputs],
     }
-    return plan, images
+    return plan, images.claimed
+
+
+class _Images:
+    """The number of each launch's machine code: among the build products, or after them."""
+
+    def __init__(self, products: Sequence[str]) -> None:
+        self._products = products
+        self.claimed: list[bytes] = []
+
+    def of_product(self, path: str) -> int:
+        return self._products.index(path) if path in self._products else _UNKNOWN_IMAGE
+
+    def of_code(self, image: bytes) -> int:
+        if image not in self.claimed:
+            self.claimed.append(image)
+        return len(self._products) + self.claimed.index(image)
+
+    def of_any(self, image: bytes) -> int:
+        """As :meth:`of_code`, unless it is a product."""
+        same = [path for path in self._products if Path(path).stat().st_size == len(image)]
+        same = [path for path in same if Path(path).read_bytes() == image]
+        return self.of_product(same[0]) if same else self.of_code(image)
 
 
 class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
@@ -98,31 +127,32 @@ def computes(func: Any) -> bool:
     return not is_view and str(func._schema.name).rpartition("::")[2] not in MAKE_MEMORY
 
 
-def _step(launched: Any, products: Sequence[str], images: list[bytes]) -> dict[str, Any]:
+def _is_large(launched: recording.TritonLaunch) -> bool:
+    return launched.shared > _MOST_USUAL_SHARED
+
+
+def _step(launched: Any, images: _Images, large: Collection[str]) -> dict[str, Any]:
+    """A launch as a step. ``large``: names of kernels that Triton sets up for much shared memory."""
+    more: dict[str, Any] = {"prefers_shared": launched.name in large}
+    grid: Sequence[int]
+    block: Sequence[int]
     if isinstance(launched, recording.TritonLaunch):
-        if launched.image not in images:
-            images.append(launched.image)
-        return {
-            "kind": "launch",
-            "image": len(products) + images.index(launched.image),
-            "name": launched.name,
-            "grid": list(launched.grid),
-            "block": [launched.threads, 1, 1],
-            "shared": launched.shared,
-            "parameters": launched.parameters.hex(),
-            "fields": [list(field) for field in launched.fields],
-            "prefers_shared": launched.shared > _MOST_USUAL_SHARED,
-        }
-    image = products.index(launched.product) if launched.product in products else _UNKNOWN_IMAGE
+        image, grid, block = images.of_code(launched.image), launched.grid, (launched.threads, 1, 1)
+    elif isinstance(launched, LoggedLaunch):
+        image, grid, block = images.of_any(launched.image), launched.grid, launched.block
+        more |= {"cluster": list(launched.cluster), "cooperative": launched.cooperative}
+    else:
+        image, grid, block = images.of_product(launched.product), launched.shape[:3], launched.shape[3:]
     return {
         "kind": "launch",
         "image": image,
         "name": launched.name,
-        "grid": list(launched.shape[:3]),
-        "block": list(launched.shape[3:]),
+        "grid": list(grid),
+        "block": list(block),
         "shared": launched.shared,
         "parameters": launched.parameters.hex(),
         "fields": [list(field) for field in launched.fields],
+        **more,
     }
 
 
