@@ -88,6 +88,7 @@ def test_fills_and_copies_on_the_device_are_told(told):
 def test_work_that_has_no_form_is_named(told):
     assert told["from_the_host"] == {"steps": [], "unknown": ["cuMemcpyHtoDAsync"]}
     assert told["written"] == {"steps": [], "unknown": ["cuStreamWriteValue32"]}
+    assert told["short"] == {"steps": [], "unknown": ["a launch whose parameters lie in another way"]}
     assert told["loaded before"] == {"steps": [], "unknown": ["a kernel without code: affine"]}
 
 

@@ -759,11 +759,14 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   if (nasty("free") && !function->launched)
     if (const int code = wait_for_all()) return code;
   function->launched = true;
+  const char* packed = nullptr;
+  for (size_t i = 0; extra && extra[i]; i += 2)
+    if (extra[i] == (void*)1) packed = (const char*)extra[i + 1];
   auto kept = std::make_shared<std::vector<std::string>>();
   for (size_t i = 0; i < function->sizes.size(); i++) {
     size_t offset, size;
     cuFuncGetParamInfo(function, i, &offset, &size);
-    const char* from = extra ? (const char*)extra[1] + offset : (const char*)values[i];
+    const char* from = packed ? packed + offset : (const char*)values[i];
     kept->emplace_back(from, size);
   }
   const size_t most = nasty("queue") ? NASTY_QUEUE : USUAL_QUEUE;

@@ -63,14 +63,18 @@ class Calls:
         """A launch with a pointer to each parameter."""
         assert not self.library.cuLaunchKernel(self.function, *_SHAPE, 64, None, self.values, None)
 
-    def packed(self) -> None:
-        """A launch whose parameters lie in one piece."""
+    def packed(self, told: int = 20) -> None:
+        """A launch whose parameters lie in one piece, which is said to have so many bytes."""
         whole = (ctypes.c_uint8 * 20)()
         for at, value in zip((0, 8, 16), self.given, strict=True):
             ctypes.memmove(ctypes.addressof(whole) + at, byref(value), ctypes.sizeof(value))
-        size = c_size_t(20)
+        size = c_size_t(told)
         extra = (c_void_p * 5)(2, ctypes.addressof(size), 1, ctypes.addressof(whole), 0)
         assert not self.library.cuLaunchKernel(self.function, *_SHAPE, 0, None, None, extra)
+
+    def short(self) -> None:
+        """A launch whose parameters are said to end early."""
+        self.packed(12)
 
     def together(self) -> None:
         """A cooperative launch in clusters of two, with an attribute that changes no result."""
@@ -151,7 +155,7 @@ def main(library: str, path: str) -> dict[str, Any]:
     found = {"loaded before": told(log, calls.plain, names)}
     calls.function = calls.loaded()
     kinds = ("plain", "packed", "together", "by_the_runtime", "in_a_thread", "filled", "copied", "from_the_host")
-    for kind in (*kinds, "written", "nothing"):
+    for kind in (*kinds, "short", "written", "nothing"):
         found[kind] = told(log, getattr(calls, kind), names)
     calls.plain()
     found["unasked"] = told(log, lambda: None, names)

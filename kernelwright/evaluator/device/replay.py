@@ -175,15 +175,15 @@ def parse_plan(
             spans += [(step.at, step.size)] + ([(step.source, step.size)] if isinstance(step, CopyStep) else [])
     if any(at < arena.start or at + size > arena.stop for at, size in spans):
         raise CannotReplay("it works on memory that is not its own")
+    launches = [step for step in plan.steps if isinstance(step, LaunchStep)]
     try:
-        named = [
-            step.model_copy(update={"name": symbol_of(images[step.image], step.name)})
-            if isinstance(step, LaunchStep)
-            else step
-            for step in plan.steps
-        ]
+        symbols = {key: symbol_of(images[key[0]], key[1]) for key in {(step.image, step.name) for step in launches}}
     except BuildError as error:
         raise CannotReplay(error.message) from None
+    named = [
+        step.model_copy(update={"name": symbols[step.image, step.name]}) if isinstance(step, LaunchStep) else step
+        for step in plan.steps
+    ]
     return plan.model_copy(update={"steps": named})
 
 
