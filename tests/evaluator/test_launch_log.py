@@ -17,7 +17,7 @@ from kernelwright.inline.cuda_toolchain import header_folders
 
 WORKER = Path(__file__).parent.parent / "stand_in" / "logging_worker.py"
 PTX = """
-.version 8.0
+.version 8.1
 .target sm_80
 .address_size 64
 .visible .entry none() { ret; }
@@ -26,6 +26,7 @@ PTX = """
   .param .u64 pointer, .param .u8 small, .param .f64 number, .param .align 1 .b8 bytes[13],
   .param .align 64 .b8 map[128], .param .u32 last
 ) { ret; }
+.visible .entry large(.param .align 4 .b8 table[9000], .param .u64 pointer) { ret; }
 """
 
 
@@ -82,11 +83,15 @@ def test_a_launch_is_told_once_with_its_parameters(told, rehearsed, kind):
 
 def test_fills_and_copies_on_the_device_are_told(told):
     assert told["filled"] == {"steps": [{"kind": "fill", "at": "y", "size": 64, "value": 7}], "unknown": []}
-    assert told["copied"] == {"steps": [{"kind": "copy", "at": "y", "source": "x", "size": 64}], "unknown": []}
+    assert told["words"] == {"steps": [{"kind": "fill", "at": "y", "size": 64, "value": 255}], "unknown": []}
+    copied = {"steps": [{"kind": "copy", "at": "y", "source": "x", "size": 64}], "unknown": []}
+    assert told["copied"] == told["copied_by_the_runtime"] == copied
 
 
 def test_work_that_has_no_form_is_named(told):
     assert told["from_the_host"] == {"steps": [], "unknown": ["cuMemcpyHtoDAsync"]}
+    assert told["to_the_host"] == {"steps": [], "unknown": ["a copy from or to the host"]}
+    assert told["pattern"] == {"steps": [], "unknown": ["a fill with a pattern"]}
     assert told["written"] == {"steps": [], "unknown": ["cuStreamWriteValue32"]}
     assert told["short"] == {"steps": [], "unknown": ["a launch whose parameters lie in another way"]}
     assert told["loaded before"] == {"steps": [], "unknown": ["a kernel without code: affine"]}
@@ -111,7 +116,7 @@ def test_a_cubin_tells_where_parameters_lie(tmp_path):
     image = (tmp_path / "k.cubin").read_bytes()
     # Aligned in the constants' memory, where parameters begin at byte 352: 352 + 96 is a multiple of 64.
     many = [(0, 8), (8, 1), (16, 8), (24, 13), (96, 128), (224, 4)]
-    assert kernels_of(image) == {"none": [], "kept": [(0, 8)], "many": many}
+    assert kernels_of(image) == {"none": [], "kept": [(0, 8)], "many": many, "large": [(0, 9000), (9000, 8)]}
     assert kernels_of(image[: len(image) // 2]) == kernels_of(b"\x7fELF") == kernels_of(b"//\n.version 8.0") == {}
 
 

@@ -28,6 +28,7 @@ from kernelwright.evaluator.device.replay import (
     replayer_program,
 )
 from kernelwright.evaluator.wire import queue as wire
+from kernelwright.evaluator.worker.launch_log import LoggedLaunch, Recording
 from kernelwright.evaluator.worker.plan import recorded_plan
 
 HERE = Path(__file__).parent.parent / "stand_in"
@@ -276,6 +277,32 @@ def test_what_a_call_launches_and_what_torch_does_besides_is_recorded():
     assert (copied["kind"], copied["source"], copied["size"]) == ("copy", x.data_ptr(), 32)
     assert recorded_plan(lambda: call(lambda y: y.t().copy_(x.view(4, 2))), 0, [])[0]["others"] == ["aten.copy_"]
     assert len(made) == 5
+
+
+def test_a_logged_launch_of_a_product_names_it_and_other_code_is_claimed(tmp_path):
+    class Log:
+        @contextlib.contextmanager
+        def record(self):
+            made = Recording()
+            made.steps = [logged(b"built"), logged(b"of a library"), {"kind": "fill"}, logged(b"of a library")]
+            made.unknown = ["cuGraphLaunch", "cuGraphLaunch"]
+            yield made
+
+    def logged(image):
+        return LoggedLaunch(image, "rows", (3, 1, 1), (64, 2, 1), 16, b"\1\2", ((0, 2),), (1, 1, 1), True)
+
+    products = [str(tmp_path / name) for name in ("other", "same")]
+    for path, content in zip(products, (b"cpp..", b"built"), strict=True):
+        Path(path).write_bytes(content)
+    plan, images = recorded_plan(lambda: torch.zeros(2), 64, products, Log())
+    assert images == [b"of a library"]
+    assert [step.get("image") for step in plan["steps"]] == [1, 2, None, 2]
+    assert plan["others"] == ["cuGraphLaunch"]
+    assert plan["steps"][0] == {
+        **{"kind": "launch", "image": 1, "name": "rows", "grid": [3, 1, 1], "block": [64, 2, 1], "shared": 16},
+        **{"parameters": "0102", "fields": [[0, 2]], "prefers_shared": False},
+        **{"cluster": [1, 1, 1], "cooperative": True},
+    }
 
 
 def test_parameters_are_put_where_a_kernel_expects_them(machine):

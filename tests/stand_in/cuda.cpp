@@ -10,7 +10,7 @@
 //   dirty  new memory is not zero
 //   names  the driver does not start (error 304) unless it can name another thread, as on GPUs
 //
-// It plays CUPTI as well, as far as callbacks go, and two entry points of CUDA's runtime, which call the driver's. With
+// It plays CUPTI as well, as far as callbacks go, and three entry points of CUDA's runtime. With
 // "cupti" in KW_STANDIN_WITHOUT nobody can subscribe.
 //
 // It does not show times, torch's own kernels, or what happens to a context whose process is stopped.
@@ -593,6 +593,16 @@ API cuMemsetD8Async(Address to, unsigned char value, size_t size, void* stream) 
   Told told(DRIVER_API, "cuMemsetD8Async", &given);
   return now_or_later(stream, [=] { return guarded([&] { return memset((void*)to, value, size), OK; }); }, false);
 }
+API cuMemsetD32Async(Address to, unsigned value, size_t count, void* stream) {
+  struct { Address to; unsigned value; size_t count; void* stream; } given = {to, value, count, stream};
+  Told told(DRIVER_API, "cuMemsetD32Async", &given);
+  return now_or_later(stream, [=] {
+    return guarded([&] {
+      for (size_t i = 0; i < count; i++) ((unsigned*)to)[i] = value;
+      return OK;
+    });
+  }, false);
+}
 API cuMemsetD8_v2(Address to, unsigned char value, size_t size) { return cuMemsetD8Async(to, value, size, nullptr); }
 
 // ---------------------------------------------------------------------------------------------------- streams, events
@@ -837,6 +847,12 @@ API cudaLaunchKernel(void* function, Sizes grid, Sizes block, void** values, siz
       function, grid, block, values, shared, stream};
   Told told(RUNTIME_API, "cudaLaunchKernel", &given, ((Function*)function)->name.c_str());
   return cuLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned)shared, stream, values, nullptr);
+}
+API cudaMemcpyAsync(void* to, const void* from, size_t size, int kind, void* stream) {
+  READY();
+  struct { void* to; const void* from; size_t size; int kind; void* stream; } given = {to, from, size, kind, stream};
+  Told told(RUNTIME_API, "cudaMemcpyAsync", &given);
+  return copied(to, from, size, stream, false, kind == 1);
 }
 API cudaMemsetAsync(void* to, int value, size_t size, void* stream) {
   READY();

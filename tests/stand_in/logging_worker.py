@@ -115,6 +115,23 @@ class Calls:
         """A copy on the device."""
         assert not self.library.cuMemcpyDtoDAsync_v2(c_uint64(self.y), c_uint64(self.x), c_size_t(64), None)
 
+    def words(self) -> None:
+        """A fill with words of equal bytes."""
+        assert not self.library.cuMemsetD32Async(c_uint64(self.y), c_uint(0xFFFFFFFF), c_size_t(16), None)
+
+    def pattern(self) -> None:
+        """A fill with words of other bytes."""
+        assert not self.library.cuMemsetD32Async(c_uint64(self.y), c_uint(1), c_size_t(16), None)
+
+    def copied_by_the_runtime(self, kind: int = 3) -> None:
+        """A copy on the device, or of another kind."""
+        copy, size = self.library.cudaMemcpyAsync, c_size_t(64)
+        assert not copy(c_void_p(self.y), c_void_p(self.x), size, kind, None)
+
+    def to_the_host(self) -> None:
+        """A copy that the runtime is told to be one to the host."""
+        self.copied_by_the_runtime(2)
+
     def from_the_host(self) -> None:
         """A copy of host memory."""
         assert not self.library.cuMemcpyHtoDAsync_v2(c_uint64(self.y), b"\1" * 64, c_size_t(64), None)
@@ -155,7 +172,8 @@ def main(library: str, path: str) -> dict[str, Any]:
     found = {"loaded before": told(log, calls.plain, names)}
     calls.function = calls.loaded()
     kinds = ("plain", "packed", "together", "by_the_runtime", "in_a_thread", "filled", "copied", "from_the_host")
-    for kind in (*kinds, "short", "written", "nothing"):
+    more = ("short", "words", "pattern", "copied_by_the_runtime", "to_the_host", "written", "nothing")
+    for kind in (*kinds, *more):
         found[kind] = told(log, getattr(calls, kind), names)
     calls.plain()
     found["unasked"] = told(log, lambda: None, names)
