@@ -299,9 +299,17 @@ def test_a_logged_launch_of_a_product_names_it_and_other_code_is_claimed(tmp_pat
     assert [step.get("image") for step in plan["steps"]] == [1, 2, None, 2]
     assert plan["others"] == ["cuGraphLaunch"]
     assert plan["steps"][0] == {
-        **{"kind": "launch", "image": 1, "name": "rows", "grid": [3, 1, 1], "block": [64, 2, 1], "shared": 16},
-        **{"parameters": "0102", "fields": [[0, 2]], "prefers_shared": False},
-        **{"cluster": [1, 1, 1], "cooperative": True},
+        "kind": "launch",
+        "image": 1,
+        "name": "rows",
+        "grid": [3, 1, 1],
+        "block": [64, 2, 1],
+        "shared": 16,
+        "parameters": "0102",
+        "fields": [[0, 2]],
+        "prefers_shared": False,
+        "cluster": [1, 1, 1],
+        "cooperative": True,
     }
 
 
