@@ -325,7 +325,10 @@ class ProblemJob:
         self._emit("stage", stage=name)
 
     def _told(self, ledger: StoreLedger, part: str, state: StepState) -> None:
-        """Turn a finished part of a round into a progress event, once: a part may be done again after a fault."""
+        """Turn a finished part of a round into a progress event, once.
+
+        A part may be done again after a fault. After a kill it may find the evaluation that was told then.
+        """
         done = part, state["round"], len(state["attempts"]), len(state["failures"])
         if part != "propose":
             if done in self.told:
@@ -339,6 +342,8 @@ class ProblemJob:
                     self._emit("proposed", round=state["round"], text=proposal["reason"])
         elif part == "judge" and self._passed_over(state):
             self._emit("note", text=f"round {state['round'] + 1}/{state['rounds']}: {state['failures'][-1]['reason']}")
+        elif part in ("judge", "again") and state["attempts"][-1]["evaluation"] not in ledger.recorded:
+            return
         elif part == "judge":
             evaluation = ledger.evaluation(state["attempts"][-1]["evaluation"])
             self._emit(

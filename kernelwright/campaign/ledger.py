@@ -65,12 +65,16 @@ class StoreLedger:
     """One run's evaluations and proposals for one problem.
 
     A candidate is stored before it is judged, so a resumed run judges the same candidate that the killed run proposed.
+
+    Attributes:
+        recorded: ids of the evaluations that this process has stored. Others were found.
     """
 
     def __init__(self, store: Store, run_id: str, problem_id: str) -> None:
         self._store = store
         self._run_id = run_id
         self._problem_id = problem_id
+        self.recorded: set[str] = set()
         self._read: dict[str, Evaluation] = {}
         self._proposed: dict[str, Candidate] = {}
         self._saved: dict[str, list[Any]] = {}  # the lists of the state that was saved last
@@ -125,6 +129,7 @@ class StoreLedger:
             evaluation, run_id=self._run_id, step=step, purpose=purpose, action=action
         )
         self._read[stored] = evaluation
+        self.recorded.add(stored)
         return stored
 
     def evaluation(self, evaluation_id: str) -> Evaluation:

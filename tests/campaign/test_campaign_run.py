@@ -287,6 +287,27 @@ def test_a_lock_left_by_a_dead_process_is_no_obstacle(settings, store):
     assert Campaign(settings, store, open_referee=lambda _: referee).resume(result.run_id, max_minutes=60).all_won
 
 
+def test_a_verdict_that_was_told_before_a_kill_is_not_told_again(settings, store):
+    class Killed(BaseException):
+        pass
+
+    told = []
+
+    def killed(event):
+        told.append(event)
+        if event.kind == "judged" and len([one for one in told if one.kind == "judged"]) == 2:
+            raise Killed
+
+    referee = FakeReferee(SPEEDUPS)
+    with pytest.raises(Killed):
+        run(settings, store, referee, PROBLEMS[:1], tell=killed)
+    referee = FakeReferee(SPEEDUPS)
+    campaign = Campaign(settings, store, open_referee=lambda _: referee, tell=told.append)
+    assert campaign.resume(store.runs()[0].id).all_won
+    assert [event.data["round"] for event in told if event.kind == "judged"] == [0, 1, 2]
+    assert referee.judged == [("one", "v2", False), ("one", "v1", True)]
+
+
 def test_a_finished_run_is_not_resumed(settings, store):
     result = run(settings, store, FakeReferee(SPEEDUPS), PROBLEMS[:1])
     with pytest.raises(UsageError, match="finished"):
