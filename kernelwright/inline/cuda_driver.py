@@ -16,6 +16,7 @@ __all__ = [
     "idle_on_device",
     "kernel_symbol",
     "kernel_symbols",
+    "symbol_among",
     "tensor_device",
     "use_stand_in",
 ]
@@ -124,7 +125,11 @@ def kernel_symbol(image: bytes, name: str) -> str:
     Raises:
         BuildError: the image has no such kernel, or several.
     """
-    symbols = kernel_symbols(image)
+    return symbol_among(kernel_symbols(image), name)
+
+
+def symbol_among(symbols: Sequence[str], name: str) -> str:
+    """As :func:`kernel_symbol`, among an image's symbols."""
     if name in symbols:
         return name
     plain = name.partition("<")[0].strip().rpartition("::")[2]

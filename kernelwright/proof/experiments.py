@@ -346,21 +346,40 @@ def filled(library: str, size: int) -> None:
 
 
 def logged(device: Device, tell: Tell) -> None:
-    """What a log of launches has of some of torch's operators, in this process."""
+    """What a log of launches has of some of torch's operators, in this process, and whether the driver agrees."""
     import torch
 
     log = LaunchLog("" if device.is_gpu else device.library)
+    driver = Driver(device.library)
+    gate, zeros = driver.load(_image(device)).function("kw_gate"), driver.allocate(128)
+    driver.clear(zeros, 128)
+
+    def ours(*unused: Any) -> None:
+        gate(_ONE, c_uint64(zeros), c_uint(0), c_uint64(zeros + 64))
+
     with torch.no_grad():
         x = torch.randn(512, 512, device=device.torch_name)
-        operators = {"matmul": torch.mm, "softmax": lambda a, b: torch.softmax(a, -1), "add": torch.add}
+        operators: dict[str, Callable[..., Any]] = {"ours": ours, "matmul": torch.mm, "add": torch.add}
+        operators["softmax"] = lambda a, b: torch.softmax(a, -1)
         for name, operator in operators.items():
             operator(x, x)
             with reported(tell, name), log.record() as recording:
                 operator(x, x)
-            kernels = [step.name[:100] for step in recording.steps if isinstance(step, LoggedLaunch)]
-            row = {"kernels": kernels, "fills and copies": len(recording.steps) - len(kernels)}
+            kernels = [step for step in recording.steps if isinstance(step, LoggedLaunch)]
+            row: dict[str, Any] = {"fills and copies": len(recording.steps) - len(kernels)}
+            row["kernels"] = [_as_the_driver_has_it(driver, kernel) for kernel in kernels]
             tell(name, row | {"unknown": recording.unknown})
     tell("loaded", log.modules())
+
+
+def _as_the_driver_has_it(driver: Driver, kernel: LoggedLaunch) -> dict[str, Any]:
+    """A kernel of a log, loaded again as a replay does, with the driver's own word on its parameters."""
+    row: dict[str, Any] = {"name": kernel.name[:100], "bytes": len(kernel.image), "cluster": kernel.cluster}
+    try:
+        told = driver.load(kernel.image).function(kernel.name).parameters()
+    except DriverError as error:
+        return row | {"loaded": error.message}
+    return row | {"loaded": True, "parameters agree": told == kernel.fields}
 
 
 EXPERIMENTS = {"what waits": waits, "copies": copies, "turns": turns, "hygiene": hygiene}

@@ -71,6 +71,10 @@ class ModelNew(nn.Module):
 HYBRID = (
     LINEAR.replace("import torch\n", "import ctypes\nimport torch\n", 1)
     .replace(
+        "  for (int i = blockIdx.x;", "  for (int n_ = 0; n_ < 20; n_++) for (int i = blockIdx.x;"
+    )  # has a clear share
+    .replace("sum += x[i * k + l]", "sum += ((volatile const float*)x)[i * k + l]")
+    .replace(
         """
 
 class ModelNew""",
@@ -296,6 +300,25 @@ def test_a_plan_that_lacks_a_part_of_the_work_is_not_timed(judge):
     source = SOFTMAX.replace("kernel[4, 1](x, y, x.shape[0],", f"{fewer}\n        kernel[4, 1](x, y, rows,")
     evaluation = judge(source)
     assert "not all of its work was recorded" in said(evaluation, "device-clock"), evaluation.verdict.reason
+
+
+def test_a_plan_of_something_quicker_is_not_timed(judge):
+    """While it is recorded, the kernel computes each row once. Else it does so again and again, in vain."""
+    slow = SOFTMAX.replace(
+        "for (int r = blockIdx.x;", "for (int again = 0; again < times; again++) for (int r = blockIdx.x;"
+    )
+    slow = slow.replace("int rows, int cols) {", "int rows, int cols, int times) {").replace(
+        ") y[r *", ") ((volatile float*)y)[r *"
+    )
+    quick = "import kernelwright.inline._cuda as c; times = 1 if c._recordings else 100"
+    slow = slow.replace(
+        "kernel[4, 1](x, y, x.shape[0], x.shape[1])",
+        f"{quick}\n        kernel[4, 1](x, y, x.shape[0], x.shape[1], times)",
+    )
+    evaluation = judge(slow)
+    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.reason
+    assert "certified bound: it runs something else than was recorded" in said(evaluation, "device-clock")
+    assert evaluation.verdict.timing.speedup["eager"].median < 0.5
 
 
 def test_a_kernel_for_show_is_seen_by_what_others_take(judge):

@@ -69,8 +69,11 @@ def test_what_the_steps_say(proved):
     ((name, hybrid),) = steps["libraries"]["results"].items()
     assert (name, hybrid["status"]) == ("rectified matmul 2048", "PASSED")
     assert "with what libraries launch" in hybrid["notes"]["device-clock"]  # torch computes on this CPU
-    assert steps["launches"]["results"]["loaded"] == {"modules": 0, "bytes": 0}
-    assert steps["launches"]["results"]["matmul"] == {"kernels": [], "fills and copies": 0, "unknown": []}
+    launches = steps["launches"]["results"]
+    (ours,) = launches["ours"]["kernels"]
+    assert (ours["name"], ours["loaded"], ours["parameters agree"]) == ("kw_gate", True, True)
+    assert launches["loaded"] == {"modules": 1, "bytes": ours["bytes"]}
+    assert launches["matmul"] == {"kernels": [], "fills and copies": 0, "unknown": []}
     assert "stand-in" in steps["fresh processes"]["results"]["left out"]
     assert "stand-in" in steps["suite"]["results"]["left out"]
 

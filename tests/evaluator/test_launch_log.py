@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from stand_in import host_module
 
 from kernelwright.evaluator.builds.emulation import assembly_command
 from kernelwright.evaluator.worker import launch_log
@@ -21,7 +22,7 @@ PTX = """
 .target sm_80
 .address_size 64
 .visible .entry none() { ret; }
-.entry kept(.param .u64 p) { ret; }
+.entry kept(.param .u64 p) { .reg .u64 a; ld.param.u64 a, [p]; st.global.u64 [a], a; ret; }
 .visible .entry many(
   .param .u64 pointer, .param .u8 small, .param .f64 number, .param .align 1 .b8 bytes[13],
   .param .align 64 .b8 map[128], .param .u32 last
@@ -57,9 +58,12 @@ LAYOUTS = {
 
 
 def logged(rehearsed, tmp_path, **variables):
-    path = tmp_path / "affine.so"
+    path, other = tmp_path / "affine.so", tmp_path / "other.cu"
     path.write_bytes(rehearsed.affine)
-    command = [sys.executable, str(WORKER), rehearsed.library, str(path)]
+    other.write_text((WORKER.parent / "affine.cu").read_text().replace("+ 1.0f", "+ 3.0f"))
+    module = tmp_path / "other.so"
+    module.write_bytes(host_module(other, tmp_path))
+    command = [sys.executable, str(WORKER), rehearsed.library, str(path), str(module)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -70,15 +74,26 @@ def told(rehearsed, tmp_path_factory):
     return logged(rehearsed, tmp_path_factory.mktemp("log"))
 
 
-@pytest.mark.parametrize("kind", ["plain", "packed", "together", "by_the_runtime", "in_a_thread"])
+BY_RUNTIME = ["by_the_runtime", "by_the_runtime_together", "by_the_runtime_in_clusters"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "together", "in_a_thread", "loaded_inside", *BY_RUNTIME])
 def test_a_launch_is_told_once_with_its_parameters(told, rehearsed, kind):
     assert told[kind]["unknown"] == []
     (step,) = told[kind]["steps"]
     assert (step["name"], step["grid"], step["block"]) == ("affine", [2, 1, 1], [1, 1, 1])
     assert (step["parameters"], step["fields"]) == (told["parameters"], [[0, 8], [8, 8], [16, 4]])
     assert step["image"] == len(rehearsed.affine)
-    assert step["shared"] == {"packed": 0, "together": 0, "by_the_runtime": 32}.get(kind, 64)
-    assert (step["cluster"], step["cooperative"]) == (([2, 1, 1], True) if kind == "together" else ([0, 0, 0], False))
+    shared = {"packed": 0, "together": 0, "by_the_runtime_in_clusters": 48} | dict.fromkeys(BY_RUNTIME[:2], 32)
+    assert step["shared"] == shared.get(kind, 64)
+    assert step["cluster"] == ([2, 1, 1] if kind in ("together", "by_the_runtime_in_clusters") else [0, 0, 0])
+    assert step["cooperative"] == (kind in ("together", "by_the_runtime_together"))
+
+
+def test_two_kernels_of_one_name_are_told_apart_by_their_launchers_alone(told, rehearsed):
+    assert told["modules"] == {"modules": 1, "bytes": len(rehearsed.affine)}  # the same code again is the same
+    assert told["twice"] == {"steps": [], "unknown": ["several kernels of one name: affine"]}
+    assert told["announced"] == [["affine", 2, 1, 1, 1, 1, 1]]
 
 
 def test_fills_and_copies_on_the_device_are_told(told):
@@ -97,7 +112,7 @@ def test_work_that_has_no_form_is_named(told):
     assert told["loaded before"] == {"steps": [], "unknown": ["a kernel without code: affine"]}
 
 
-@pytest.mark.parametrize("kind", ["nothing", "unasked"])
+@pytest.mark.parametrize("kind", ["nothing", "unasked", "failing"])
 def test_what_is_no_work_or_not_asked_for_is_not_told(told, kind):
     assert told[kind] == {"steps": [], "unknown": []}
 
@@ -116,8 +131,14 @@ def test_a_cubin_tells_where_parameters_lie(tmp_path):
     image = (tmp_path / "k.cubin").read_bytes()
     # Aligned in the constants' memory, where parameters begin at byte 352: 352 + 96 is a multiple of 64.
     many = [(0, 8), (8, 1), (16, 8), (24, 13), (96, 128), (224, 4)]
-    assert kernels_of(image) == {"none": [], "kept": [(0, 8)], "many": many, "large": [(0, 9000), (9000, 8)]}
+    assert {name: list(kernel.fields) for name, kernel in kernels_of(image).items()} == {
+        "none": [],
+        "kept": [(0, 8)],
+        "many": many,
+        "large": [(0, 9000), (9000, 8)],
+    }
     assert kernels_of(image[: len(image) // 2]) == kernels_of(b"\x7fELF") == kernels_of(b"//\n.version 8.0") == {}
+    assert len({kernel.code for kernel in kernels_of(image).values()}) > 1
 
 
 def test_layouts_are_those_of_cudas_headers(tmp_path):

@@ -72,7 +72,7 @@ class Confirmation:
             self.replay = Replay(
                 program,
                 library,
-                parse_plan(plan, images, range(ARENA, ARENA + arena_size), lambda image, name: name),
+                parse_plan(plan, images, range(ARENA, ARENA + arena_size), lambda image: ["affine", "missing"]),
                 door=ours[0],
                 images=images,
                 pages=self.queue.fds(),
@@ -221,7 +221,7 @@ def test_a_plan_that_faults_is_told(machine):
 )
 def test_a_plan_that_reaches_too_far_is_refused(plan, said):
     with pytest.raises(CannotReplay, match=said):
-        parse_plan(plan, [b""], range(ARENA, ARENA + ARENA_BYTES), lambda image, name: name)
+        parse_plan(plan, [b""], range(ARENA, ARENA + ARENA_BYTES), lambda image: ["affine", "missing"])
 
 
 def test_a_plan_of_everything_says_what_it_lacks():
@@ -279,38 +279,52 @@ def test_what_a_call_launches_and_what_torch_does_besides_is_recorded():
     assert len(made) == 5
 
 
-def test_a_logged_launch_of_a_product_names_it_and_other_code_is_claimed(tmp_path):
+def test_launches_of_a_log_are_announced_or_claimed():
+    """What a launcher has announced is recorded as it says: of one name there may be several kernels."""
+
     class Log:
         @contextlib.contextmanager
-        def record(self):
-            made = Recording()
-            made.steps = [logged(b"built"), logged(b"of a library"), {"kind": "fill"}, logged(b"of a library")]
-            made.unknown = ["cuGraphLaunch", "cuGraphLaunch"]
+        def record(self, announced):
+            made = Recording(announced)
             yield made
+            launched = announced("_Z6affinePKfPfj", (2, 1, 1), (1, 1, 1))
+            made.steps = [logged(b"a library"), launched, {"kind": "fill"}, logged(b"a library")]
+            made.unknown = ["cuGraphLaunch", "cuGraphLaunch"]
+            assert announced("_Z6affinePKfPfj", (2, 1, 1), (1, 1, 1)) is None
+            assert announced("affine", (3, 1, 1), (1, 1, 1)) is None
 
     def logged(image):
         return LoggedLaunch(image, "rows", (3, 1, 1), (64, 2, 1), 16, b"\1\2", ((0, 2),), (1, 1, 1), True)
 
-    products = [str(tmp_path / name) for name in ("other", "same")]
-    for path, content in zip(products, (b"cpp..", b"built"), strict=True):
-        Path(path).write_bytes(content)
-    plan, images = recorded_plan(lambda: torch.zeros(2), 64, products, Log())
-    assert images == [b"of a library"]
-    assert [step.get("image") for step in plan["steps"]] == [1, 2, None, 2]
+    def call():
+        kernel[3, 2](ctypes.c_int64(1))  # of a kernel that is not told
+        kernel[2, 1](ctypes.c_int64(7))
+        return torch.zeros(2)
+
+    kernel = inline.CudaKernel("affine", None, lambda *launched: None, "/product")
+    plan, images = recorded_plan(call, 64, ["/other", "/product"], Log())
+    assert images == [b"a library"]
+    assert [step.get("image") for step in plan["steps"]] == [2, 1, None, 2]
+    assert plan["steps"][1]["parameters"] == struct.pack("<q", 7).hex()
     assert plan["others"] == ["cuGraphLaunch"]
     assert plan["steps"][0] == {
         "kind": "launch",
-        "image": 1,
+        "image": 2,
         "name": "rows",
         "grid": [3, 1, 1],
         "block": [64, 2, 1],
         "shared": 16,
         "parameters": "0102",
         "fields": [[0, 2]],
-        "prefers_shared": False,
         "cluster": [1, 1, 1],
         "cooperative": True,
     }
+
+
+def test_a_plan_of_many_kernels_is_refused():
+    many = [launch(name=f"k{number}") for number in range(257)]
+    with pytest.raises(CannotReplay, match="too many kernels"):
+        parse_plan(claim(*many), [b""], range(ARENA, ARENA + ARENA_BYTES))
 
 
 def test_parameters_are_put_where_a_kernel_expects_them(machine):

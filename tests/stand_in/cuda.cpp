@@ -10,7 +10,7 @@
 //   dirty  new memory is not zero
 //   names  the driver does not start (error 304) unless it can name another thread, as on GPUs
 //
-// It plays CUPTI as well, as far as callbacks go, and three entry points of CUDA's runtime. With
+// It plays CUPTI as well, as far as callbacks go, and some entry points of CUDA's runtime. With
 // "cupti" in KW_STANDIN_WITHOUT nobody can subscribe.
 //
 // It does not show times, torch's own kernels, or what happens to a context whose process is stopped.
@@ -114,13 +114,14 @@ std::atomic<bool> domains[4];
 
 // Tells of a call when it begins and when it ends.
 struct Told {
-  int domain;
+  int domain, result = 0;
   Callback data;
   Told(int domain, const char* name, const void* parameters, const char* symbol = nullptr)
-      : domain(domain), data{0, name, parameters, nullptr, symbol, nullptr, 0, nullptr, 0} {
+      : domain(domain), data{0, name, parameters, &result, symbol, nullptr, 0, nullptr, 0} {
     tell(0);
   }
   ~Told() { tell(1); }
+  int ended(int code) { return result = code; }
   void tell(int site) {
     data.site = site;
     if (subscriber && domains[domain]) subscriber(subscriber_data, domain, 0, &data);
@@ -765,7 +766,7 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   } given = {handle, {gx, gy, gz, bx, by, bz}, shared, stream_handle, values, extra};
   Told told(DRIVER_API, "cuLaunchKernel", &given, function->name.c_str());
   const auto stream = stream_of(stream_handle);
-  if (!stream || !gx || !gy || !gz || !bx || !by || !bz) return INVALID_VALUE;
+  if (!stream || !gx || !gy || !gz || !bx || !by || !bz) return told.ended(INVALID_VALUE);
   if (nasty("free") && !function->launched)
     if (const int code = wait_for_all()) return code;
   function->launched = true;
@@ -841,12 +842,41 @@ API cuptiEnableCallback(unsigned enable, void* handle, int domain, unsigned numb
 struct Sizes {
   unsigned x, y, z;
 };
+int launched(Told& told, void* function, Sizes grid, Sizes block, void** values, size_t shared, void* stream) {
+  return told.ended(cuLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned)shared, stream,
+                                   values, nullptr));
+}
+struct RuntimeLaunch {
+  void* function;
+  Sizes grid, block;
+  void** values;
+  size_t shared;
+  void* stream;
+};
 API cudaLaunchKernel(void* function, Sizes grid, Sizes block, void** values, size_t shared, void* stream) {
   READY();
-  struct { void* function; Sizes grid, block; void** values; size_t shared; void* stream; } given = {
-      function, grid, block, values, shared, stream};
-  Told told(RUNTIME_API, "cudaLaunchKernel", &given, ((Function*)function)->name.c_str());
-  return cuLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned)shared, stream, values, nullptr);
+  RuntimeLaunch given = {function, grid, block, values, shared, stream};
+  Told told(RUNTIME_API, "cudaLaunchKernel_v7000", &given, ((Function*)function)->name.c_str());
+  return launched(told, function, grid, block, values, shared, stream);
+}
+API cudaLaunchCooperativeKernel(void* function, Sizes grid, Sizes block, void** values, size_t shared, void* stream) {
+  READY();
+  RuntimeLaunch given = {function, grid, block, values, shared, stream};
+  Told told(RUNTIME_API, "cudaLaunchCooperativeKernel_ptsz_v9000", &given, ((Function*)function)->name.c_str());
+  return launched(told, function, grid, block, values, shared, stream);
+}
+struct RuntimeConfig {
+  Sizes grid, block;
+  size_t shared;
+  void* stream;
+  const Attribute* attributes;
+  unsigned count;
+};
+API cudaLaunchKernelExC(const RuntimeConfig* config, void* function, void** values) {
+  READY();
+  struct { const RuntimeConfig* config; void* function; void** values; } given = {config, function, values};
+  Told told(RUNTIME_API, "cudaLaunchKernelExC", &given, ((Function*)function)->name.c_str());
+  return launched(told, function, config->grid, config->block, values, config->shared, config->stream);
 }
 API cudaMemcpyAsync(void* to, const void* from, size_t size, int kind, void* stream) {
   READY();

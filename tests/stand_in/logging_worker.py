@@ -21,6 +21,13 @@ _COOPERATIVE, _PRIORITY, _CLUSTER = 2, 8, 4
 _SHAPE = (2, 1, 1, 1, 1, 1)
 
 
+KINDS = (
+    *("plain", "packed", "together", "by_the_runtime", "by_the_runtime_together", "by_the_runtime_in_clusters"),
+    *("in_a_thread", "filled", "copied", "from_the_host", "short", "words", "pattern", "copied_by_the_runtime"),
+    *("to_the_host", "written", "failing", "nothing"),
+)
+
+
 class Attribute(ctypes.Structure):
     """``CUlaunchAttribute``."""
 
@@ -39,11 +46,34 @@ class Config(ctypes.Structure):
     ]
 
 
+class Sizes(ctypes.Structure):
+    """``dim3``."""
+
+    _fields_ = [("of", c_uint * 3)]
+
+
+class RuntimeConfig(ctypes.Structure):
+    """``cudaLaunchConfig_t``."""
+
+    _fields_ = [
+        ("grid", Sizes),
+        ("block", Sizes),
+        ("shared", c_size_t),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("count", c_uint),
+    ]
+
+
+def _sizes() -> tuple[Sizes, Sizes]:
+    return Sizes((c_uint * 3)(2, 1, 1)), Sizes((c_uint * 3)(1, 1, 1))
+
+
 class Calls:
     """Calls of the driver and of the runtime, each by what it does."""
 
-    def __init__(self, library: str, image: bytes) -> None:
-        self._image = image
+    def __init__(self, library: str, image: bytes, other: bytes) -> None:
+        self._image, self.other = image, other
         self.library = ctypes.CDLL(library)
         self.library.cuLaunchKernel.argtypes = [c_void_p, *[c_uint] * 7, *[c_void_p] * 3]
         self.driver = Driver(library)
@@ -52,10 +82,10 @@ class Calls:
         self.values = (c_void_p * 3)(*map(ctypes.addressof, self.given))
         self.function = self.loaded()
 
-    def loaded(self) -> c_void_p:
+    def loaded(self, image: bytes = b"") -> c_void_p:
         """The kernel of a module that is loaded now."""
         module, function = c_void_p(), c_void_p()
-        assert not self.library.cuModuleLoadData(byref(module), self._image)
+        assert not self.library.cuModuleLoadData(byref(module), image or self._image)
         assert not self.library.cuModuleGetFunction(byref(function), module, b"affine")
         return function
 
@@ -85,16 +115,30 @@ class Calls:
         config = Config((c_uint * 6)(*_SHAPE), 0, None, attributes, 3)
         assert not self.library.cuLaunchKernelEx(byref(config), self.function, self.values, None)
 
-    def by_the_runtime(self) -> None:
+    def by_the_runtime(self, name: str = "cudaLaunchKernel") -> None:
         """A launch by the runtime, which calls the driver."""
-        sizes = ctypes.c_uint * 3
-
-        class Sizes(ctypes.Structure):
-            _fields_ = [("of", sizes)]
-
-        grid, block = Sizes(sizes(2, 1, 1)), Sizes(sizes(1, 1, 1))
-        launch = self.library.cudaLaunchKernel
+        launch, (grid, block) = getattr(self.library, name), _sizes()
         assert not launch(self.function, grid, block, self.values, c_size_t(32), None)
+
+    def by_the_runtime_together(self) -> None:
+        """A cooperative launch by the runtime."""
+        self.by_the_runtime("cudaLaunchCooperativeKernel")
+
+    def by_the_runtime_in_clusters(self) -> None:
+        """A launch by the runtime in clusters of two."""
+        attributes = (Attribute * 1)()
+        attributes[0].id, attributes[0].numbers[:3] = _CLUSTER, [2, 1, 1]
+        config = RuntimeConfig(*_sizes(), 48, None, attributes, 1)
+        assert not self.library.cudaLaunchKernelExC(byref(config), self.function, self.values)
+
+    def failing(self) -> None:
+        """A launch of no blocks, which the driver refuses."""
+        assert self.library.cuLaunchKernel(self.function, 0, 1, 1, 1, 1, 1, 64, None, self.values, None)
+
+    def loaded_inside(self) -> None:
+        """A call whose module is loaded in it."""
+        self.function = self.loaded()
+        self.plain()
 
     def in_a_thread(self) -> None:
         """A launch by another thread."""
@@ -160,32 +204,32 @@ def told(log: LaunchLog, call: Callable[[], None], names: dict[int, str]) -> Any
     return {"steps": steps, "unknown": recording.unknown}
 
 
-def main(library: str, path: str) -> dict[str, Any]:
-    """Everything that is told, by the name of a call."""
-    image = Path(path).read_bytes()
-    calls = Calls(library, image)
+def main(library: str, path: str, other: str) -> dict[str, Any]:
+    """Everything that is told, by the name of a call. ``other``: code of another kernel with the same name."""
+    calls = Calls(library, Path(path).read_bytes(), Path(other).read_bytes())
     try:
         log = LaunchLog(library)
     except NoCallbacks as error:
         return {"refused": str(error)}
     names = {calls.x: "x", calls.y: "y"}
-    found = {"loaded before": told(log, calls.plain, names)}
-    calls.function = calls.loaded()
-    kinds = ("plain", "packed", "together", "by_the_runtime", "in_a_thread", "filled", "copied", "from_the_host")
-    more = ("short", "words", "pattern", "copied_by_the_runtime", "to_the_host", "written", "nothing")
-    for kind in (*kinds, *more):
+    found = {"loaded before": told(log, calls.plain, names), "loaded_inside": told(log, calls.loaded_inside, names)}
+    calls.loaded()
+    found["modules"] = log.modules()
+    for kind in KINDS:
         found[kind] = told(log, getattr(calls, kind), names)
     calls.plain()
     found["unasked"] = told(log, lambda: None, names)
+    calls.loaded(calls.other)
+    found["twice"] = told(log, calls.plain, names)
+    with log.record(lambda symbol, grid, block: [symbol, *grid, *block]) as recording:
+        calls.plain()
+    found["announced"] = recording.steps
     calls.driver.synchronize()
     try:
         LaunchLog(library)
     except NoCallbacks as error:
         found["second"] = str(error)
-    return {
-        **found,
-        "parameters": bytes(calls.given[0]).hex() + bytes(calls.given[1]).hex() + bytes(calls.given[2]).hex(),
-    }
+    return {**found, "parameters": b"".join(map(bytes, calls.given)).hex()}
 
 
 if __name__ == "__main__":

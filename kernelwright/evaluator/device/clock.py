@@ -63,6 +63,9 @@ _MOST_EVENT_MS = 1e6
 _EMPTY_CALLS, _FEWEST_CALLS = 32, 4
 _BY_BOUND = "timed in its own process, and claimed by the certified bound"
 _SHARE_WINDOWS = 5
+_SAME_WINDOWS = 5  # of the candidate's own process and of its replay, in turns, and how much longer its own may take:
+_SAME, _SAME_SPREADS = 0.1, 4.0  # as a share of the replay's time, and in spreads of the empty calls
+_SAME_ON_HOST = 10.0  # for `_SAME` where a stand-in's stream waits for torch, which computes on the host
 _SHARE_SAMPLES = 1000  # that a share by two times counts as
 _CLEAR_OF_DOOR, _SHORT_CALL = 4.0, 0.2  # a call must be so much longer than the door's own cost varies, and than it
 
@@ -130,6 +133,7 @@ class DeviceClockwork(Clockwork):
         assert isinstance(workers, DeviceWorkers)
         scale = problem.meta.tolerance.scale
         self._replays = Replays(workers.replay_of, self.judge, scale, self._settings.call_timeout_s)
+        self._took = ""  # by the candidate that was last replayed, in words
         self._launches = _USUAL_LAUNCHES
         self._usual_empty = Empty(0.0, 0.0, 0.0, 0.0)  # as last measured
         self._empties = EmptyCalls(self._empty_side, self._idle_replay, self._settings.call_timeout_s)
@@ -212,7 +216,7 @@ class DeviceClockwork(Clockwork):
             self.remarks["device-shared"] = self.station.shared
         ours, replay = sides[0], self._replay_of(sides[0], check_set)
         try:
-            overwrites = self._overwrites(sides, check_set, replayed=replay is not None)
+            overwrites = self._overwrites(sides, check_set)
             sides[0] = replay or ours
             beyond = Beyond(0.0, 0.0) if replay is None else self._beyond(check_set)
             with super().turns(sides, check_set, read_times, redraws) as turns:
@@ -237,19 +241,40 @@ class DeviceClockwork(Clockwork):
         pool = self._pool(check_set, 0, self._few_calls(check_set))
         assert isinstance(pool, DevicePool)
         try:
-            replay = self._replays.of(side, pool, check_set, lambda: self._beyond(check_set))
+            replay = self._replays.of(side, pool, check_set, lambda made: self._see_same(side, made, check_set))
         except CannotReplay as error:
             self.remarks["device-clock"] = f"{_BY_BOUND}: {error}"
             return None
         steps, whose = len(replay.plan.steps), ", libraries' included" if self._replays.of_everything(side) else ""
-        self.remarks["device-clock"] = f"timed by a replay of its {steps} launches, copies and fills{whose}"
+        clock = f"timed by a replay of its {steps} launches, copies and fills{whose}; {self._took}"
+        self.remarks["device-clock"] = clock
         return replay
 
-    def _overwrites(self, sides: Sequence[Seat], check_set: CheckSet, *, replayed: bool) -> bool:
+    def _see_same(self, side: DeviceSide, replay: ReplaySide, check_set: CheckSet) -> None:
+        """Check that a candidate's own process takes about as long as its replay: else it runs something else.
+
+        Raises:
+            CannotReplay: it takes longer.
+            WorkerFailed: its worker died, raised or hung.
+        """
+        beyond, empty = self._beyond(check_set), self.empty_of(side, check_set)
+        ahead = self._empty_calls(check_set, ahead=True)
+        windows = [[self._window_of(one, check_set).mean_ms for one in (side, replay)] for _ in range(_SAME_WINDOWS)]
+        raw, replayed = map(statistics.median, zip(*windows, strict=True))
+        self._took = (
+            f"in its own process a call took {1e3 * raw:.6g} us, an empty one {1e3 * empty.mean_ms:.6g} us "
+            f"({1e3 * beyond.mean_ms:+.3g} us in a replay)"
+        )
+        own, replayed = raw - empty.mean_ms, max(replayed - ahead.mean_ms - beyond.mean_ms, 0.0)
+        slack_ms = _SAME_SPREADS * (empty.spread_ms + ahead.spread_ms + beyond.spread_ms)
+        if own > (1 + (_SAME if self._device.is_gpu else _SAME_ON_HOST)) * replayed + slack_ms:
+            replay_took = f"of which a replay took {1e3 * replayed:.6g} us"
+            raise CannotReplay(f"it runs something else than was recorded, {replay_took}: {self._took}")
+
+    def _overwrites(self, sides: Sequence[Seat], check_set: CheckSet) -> bool:
         """Whether a candidate's calls overwrite the output of the call before, which its user loses.
 
         A window of its own process is looked at, in which outputs are kept: fresh memory cannot be the same memory.
-        What the window takes is told where a replay is timed.
 
         Raises:
             WorkerFailed: the worker died, raised or hung.
@@ -257,33 +282,27 @@ class DeviceClockwork(Clockwork):
         side = sides[0]
         if not isinstance(side, DeviceSide) or not is_foreign(side.name):
             return False
-        if replayed:
-            mean_ms = self._window_of(side, check_set, keep=False).mean_ms
-            empty_us = 1e3 * self.empty_of(side, check_set).mean_ms
-            took = f"in its own process a call took {1e3 * mean_ms:.6g} us, an empty one {empty_us:.6g} us"
-            took += f" ({1e3 * self._beyond(check_set).mean_ms:+.3g} us in a replay)"
-            self.remarks["device-clock"] += f"; {took}"
         eager = next((s for s in sides if s.name == "eager"), None)
         if not self._reuses_memory(side, check_set):
             return False
         return not (isinstance(eager, DeviceSide) and self._reuses_memory(eager, check_set))
 
     def _reuses_memory(self, side: DeviceSide, check_set: CheckSet) -> bool:
-        outputs = self._window_of(side, check_set, keep=True).outputs
+        side.keeps_outputs = True
+        try:
+            outputs = self._window_of(side, check_set).outputs
+        finally:
+            side.keeps_outputs = False
         return meet(outputs[0], outputs[1])
 
-    def _window_of(self, side: DeviceSide, check_set: CheckSet, *, keep: bool) -> Window:
-        """A window whose first two calls are opened; ``keep`` all outputs until it ends."""
+    def _window_of(self, side: DeviceSide | ReplaySide, check_set: CheckSet) -> Window:
+        """A window whose first two calls are opened."""
         calls = self._few_calls(check_set)
         pool = self._pool(check_set, 0, calls)
         assert isinstance(pool, DevicePool)
         side.enter(pool)
         pool.refill(range(calls))
-        side.keeps_outputs = keep
-        try:
-            return side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
-        finally:
-            side.keeps_outputs = False
+        return side.window(np.arange(calls), [0, 1], call_timeout_s=self._settings.call_timeout_s)
 
     def empty_call_ms(self, check_set: CheckSet) -> tuple[float, float]:
         """See :meth:`Clockwork.empty_call_ms`. The limit is a control chart's, over the session."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from kernelwright.evaluator.device.queue import QueueWindow
 from kernelwright.evaluator.device.replay import (
     AddressTaken,
     CannotReplay,
+    LaunchStep,
     Plan,
     PlanOutput,
     Replay,
@@ -39,9 +41,10 @@ from kernelwright.sandbox import product_memfd
 __all__ = ["Recorder", "ReplaySide", "idle_replay"]
 
 _LEAST_ARENA, _LEAST_GPU_ARENA = 256 << 20, 1 << 30  # Triton's autotuner alone takes 256 MB
-_MOST_CODE = 256 << 20  # bytes, with its plan; a module of a library may have nine million
+_MOST_PLAN, _MOST_CODE = 16 << 20, 256 << 20  # bytes; a module of torch's has 22 MB
 _STARTS = 3  # of a process, which may have put something else at the recorded addresses
 _OUTPUTS_ALIGNED = 512
+_ADDRESSES = range(1 << 40, 1 << 48)  # where processes of 64 bits map memory of a device
 _IDLE_BASE = 0x610000000000  # where the memory of a replay of nothing lies
 _TIMES = 4  # the bytes of inputs, weights and outputs that a candidate may take in all
 
@@ -116,7 +119,8 @@ class Recorder(DeviceSide):
     def _parts(self, claimed: Any) -> list[bytes]:
         """What it has recorded: the plan, then images."""
         sizes = claimed if isinstance(claimed, list) else []
-        if not sizes or not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) > _MOST_CODE:
+        sensible = bool(sizes) and all(type(size) is int and size > 0 for size in sizes)
+        if not sensible or sizes[0] > _MOST_PLAN or sum(sizes) > _MOST_CODE:
             raise CannotReplay("its plan and its machine code have no sensible size")
         fd = os.memfd_create("recorded")
         try:
@@ -176,6 +180,18 @@ class ReplaySide(QueuedSide):
         self._places = places
         self._replay: Replay | None = None
         self._has_run = False
+
+    def strangers(self) -> int:
+        """How many words of its launches' parameters look like addresses that lie outside of its memory."""
+        base = self._memory.address or 0
+        words = [
+            struct.unpack_from("<Q", parameters, at)[0]
+            for step in self.plan.steps
+            if isinstance(step, LaunchStep)
+            for parameters in (bytes.fromhex(step.parameters),)
+            for at in range(0, len(parameters) - 7, 8)
+        ]
+        return sum(word in _ADDRESSES and not base <= word <= base + self._memory.size for word in words)
 
     def freeze(self) -> None:
         """Nothing: it waits for the next window, and none of the candidate's code is on a processor."""

@@ -20,12 +20,13 @@ from kernelwright.evaluator.builds.referee_code import build_program
 from kernelwright.evaluator.wire import queue as wire
 from kernelwright.evaluator.wire.claims import Failure, WorkerFailed, readable
 from kernelwright.inline import BuildError
-from kernelwright.inline.cuda_driver import kernel_symbol
+from kernelwright.inline.cuda_driver import kernel_symbols, symbol_among
 from kernelwright.sandbox import product_memfd
 
 __all__ = [
     "AddressTaken",
     "CannotReplay",
+    "LaunchStep",
     "NotAllRecorded",
     "Plan",
     "Replay",
@@ -42,7 +43,7 @@ _KERNEL = struct.Struct("<III4084s")
 _STEP = struct.Struct("<14I3Q")
 _OUTPUT = struct.Struct("<4Q")
 _FIELD = struct.Struct("<II")
-_MOST_STEPS = 4096
+_MOST_STEPS, _MOST_KERNELS = 4096, 256
 _MOST_PARAMETERS = 32764  # bytes, of one launch
 _MOST_NAME = 4083  # letters of a kernel's symbol; torch has one with 2,301
 _READY_S = 30.0
@@ -138,7 +139,7 @@ def parse_plan(
     claim: Any,
     images: Sequence[bytes],
     arena: range,
-    symbol_of: Callable[[bytes, str], str] = kernel_symbol,
+    symbols_of: Callable[[bytes], Sequence[str]] = kernel_symbols,
     *,
     everything: bool = False,
 ) -> Plan:
@@ -146,7 +147,7 @@ def parse_plan(
 
     Args:
         images: the build products that the worker was given. arena: the addresses of its memory.
-        symbol_of: the symbol of a kernel in an image, by its name in C++.
+        symbols_of: the symbols of an image's kernels.
         everything: it was recorded with all that the process launched.
 
     Raises:
@@ -176,8 +177,12 @@ def parse_plan(
     if any(at < arena.start or at + size > arena.stop for at, size in spans):
         raise CannotReplay("it works on memory that is not its own")
     launches = [step for step in plan.steps if isinstance(step, LaunchStep)]
+    keys = {(step.image, step.name) for step in launches}
+    if len(keys) > _MOST_KERNELS:
+        raise CannotReplay("its calls launch too many kernels")
     try:
-        symbols = {key: symbol_of(images[key[0]], key[1]) for key in {(step.image, step.name) for step in launches}}
+        known = {image: symbols_of(images[image]) for image, _ in keys}
+        symbols = {(image, name): symbol_among(known[image], name) for image, name in keys}
     except BuildError as error:
         raise CannotReplay(error.message) from None
     named = [

@@ -49,9 +49,9 @@ class Replays:
         return side.program is not None and side.program.source in self._of_everything
 
     def of(
-        self, side: DeviceSide, pool: DevicePool, check_set: CheckSet, also_needed: Callable[[], object]
+        self, side: DeviceSide, pool: DevicePool, check_set: CheckSet, see_more: Callable[[ReplaySide], None]
     ) -> ReplaySide:
-        """A seat that replays a candidate's calls and answers right. ``also_needed``: raises as this does.
+        """A seat that replays a candidate's calls and answers right. ``see_more``: checks it further, raises as this.
 
         Raises:
             CannotReplay: they cannot be replayed; the message says why.
@@ -63,7 +63,7 @@ class Replays:
         try:
             replay = self._recorded(source, side, pool, check_set)
             try:
-                also_needed()
+                see_more(replay)
             except BaseException:
                 replay.end()
                 raise
@@ -94,6 +94,11 @@ class Replays:
         replay = self._record(side, check_set.variants[0], pool, everything=everything)
         try:
             self._see_right(replay, pool, check_set)
+        except NotAllRecorded as error:
+            replay.end()
+            strangers = replay.strangers()
+            more = f" ({strangers} words of its parameters look like addresses outside of its memory)"
+            raise NotAllRecorded(f"{error}{more if strangers else ''}") from None
         except BaseException:
             replay.end()
             raise
@@ -116,6 +121,6 @@ class Replays:
             replay.enter(pool)
             found = checker.check(trials, passes=1).judgement
         except WorkerFailed as failed:
-            raise CannotReplay(f"its replay failed: {failed.failure.message}") from None
+            raise NotAllRecorded(f"its replay failed: {failed.failure.message}") from None
         if found.status is not None:
             raise NotAllRecorded("its replay answers wrong, so not all of its work was recorded")

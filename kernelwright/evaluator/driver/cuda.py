@@ -366,6 +366,20 @@ class Function:
             "cuLaunchKernel", self._handle, *shape, c_uint(shared), c_void_p(stream), packed, c_void_p(None)
         )
 
+    def parameters(self) -> tuple[tuple[int, int], ...]:
+        """Offset and size of each parameter.
+
+        Raises:
+            DriverError: the driver is older than CUDA 12.4.
+        """
+        found: list[tuple[int, int]] = []
+        offset, size = c_size_t(), c_size_t()
+        while not self._driver.result(
+            "cuFuncGetParamInfo", self._handle, c_size_t(len(found)), byref(offset), byref(size)
+        ):
+            found.append((offset.value, size.value))
+        return tuple(found)
+
 
 def packed(structure: type[ctypes.Structure], rows: Sequence[Sequence[Any]]) -> bytes:
     """An array of C structures as bytes."""

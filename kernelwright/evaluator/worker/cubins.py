@@ -1,4 +1,4 @@
-"""What a cubin tells of its kernels: names, and where each parameter of a launch lies.
+"""What a cubin tells of its kernels: names, code, and where each parameter of a launch lies.
 
 A cubin is an ELF file. A kernel's section ``.nv.info.<kernel>`` is a list of attributes, whose form ``cuobjdump -elf``
 prints: a byte for the form, one for the attribute, and two for a value or for the bytes that follow.
@@ -6,14 +6,15 @@ prints: a byte for the form, one for the attribute, and two for a value or for t
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterator
+from typing import NamedTuple
 
-__all__ = ["Field", "kernels_of"]
+__all__ = ["Field", "Kernel", "kernels_of"]
 
 Field = tuple[int, int]  # offset and size of a parameter, in bytes
 
-_INFO = ".nv.info."
+_INFO, _CODE = ".nv.info.", ".text."
 _HEADERS_AT, _HEADERS = 40, struct.Struct("<Q")  # of ELF's sections
 _TABLE_AT, _TABLE = 58, struct.Struct("<3H")  # size of a header, how many, which one has the names
 _HEADER = struct.Struct("<IIQQQQ")  # name, type, flags, address, place in the file, size
@@ -24,23 +25,35 @@ _PACKED = struct.Struct("<IHHI")  # index, ordinal, offset, size from bit 18 on
 _PLAIN = struct.Struct("<IHHHH")  # index, ordinal, offset, size
 
 
-def kernels_of(image: bytes) -> dict[str, list[Field]]:
-    """The parameters of each kernel of a cubin, by its symbol. Empty for anything else, or where it is cut off."""
+class Kernel(NamedTuple):
+    """A kernel's parameters in order, and a hash of its machine code; of the image, if that has no such section."""
+
+    fields: tuple[Field, ...]
+    code: str
+
+
+def kernels_of(image: bytes) -> dict[str, Kernel]:
+    """The kernels of a cubin by their symbols. Empty for anything else, or where it is cut off."""
     try:
-        return {name[len(_INFO) :]: _fields(info) for name, info in _sections(image) if name.startswith(_INFO)}
+        sections = _sections(image)
+        names = [name[len(_INFO) :] for name in sections if name.startswith(_INFO)]
+        codes = {name: hashlib.sha256(sections.get(_CODE + name, image)).hexdigest() for name in names}
+        return {name: Kernel(tuple(_fields(sections[_INFO + name])), codes[name]) for name in names}
     except (struct.error, ValueError, IndexError, KeyError):
         return {}
 
 
-def _sections(image: bytes) -> Iterator[tuple[str, bytes]]:
+def _sections(image: bytes) -> dict[str, bytes]:
     if image[:4] != b"\x7fELF":
-        return
+        return {}
     (start,) = _HEADERS.unpack_from(image, _HEADERS_AT)
     size, count, naming = _TABLE.unpack_from(image, _TABLE_AT)
     headers = [_HEADER.unpack_from(image, start + number * size) for number in range(count)]
-    names = headers[naming][4]
+    names, found = headers[naming][4], {}
     for name, _, _, _, at, length in headers:
-        yield image[names + name : image.index(b"\0", names + name)].decode(errors="replace"), image[at : at + length]
+        text = image[names + name : image.index(b"\0", names + name)].decode(errors="replace")
+        found[text] = image[at : at + length]
+    return found
 
 
 def _fields(info: bytes) -> list[Field]:

@@ -3,14 +3,15 @@
 Worker side. The candidate lives in the same process, so a recording is a claim.
 
 Layouts and numbers are those of CUDA's headers: ``cupti_callbacks.h``, ``generated_cuda_meta.h``,
-``generated_cuda_runtime_api_meta.h`` and ``cuda.h``. Only the outermost call counts: a launch by the runtime may be
-told again as the driver's.
+``generated_cuda_runtime_api_meta.h`` and ``cuda.h``. Only the outermost call counts, since a launch by the runtime may
+be told again as the driver's. It is recorded at its end: then its code is loaded, and whether it failed is known.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +19,9 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from kernelwright.evaluator.worker.cubins import Field, kernels_of
+from kernelwright.evaluator.worker.cubins import Field, Kernel, kernels_of
 
-__all__ = ["LaunchLog", "LoggedLaunch", "NoCallbacks", "Recording"]
+__all__ = ["Announced", "LaunchLog", "LoggedLaunch", "NoCallbacks", "Recording"]
 
 _DRIVER, _RUNTIME, _RESOURCE = 1, 2, 3  # CUPTI_CB_DOMAIN_*
 _MODULE_LOADED = 6  # CUPTI_CBID_RESOURCE_MODULE_LOADED
@@ -29,8 +30,16 @@ _BUFFER, _BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_*
 _ON_DEVICE, _ANYWHERE = 3, 4  # cudaMemcpyDeviceToDevice, cudaMemcpyDefault
 _MOST_CODE = 1 << 30  # bytes of all modules that are kept
 _MOST_ATTRIBUTES = 64
+_MOST_LETTERS = 100  # of what is said of unknown work
 _VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")  # ends of names that say nothing of what a call does
-_WORKS = re.compile(r"cu(da)?(Launch|Memcpy|Memset|Mem\w*Prefetch|GraphLaunch|Stream(BatchMemOp|WriteValue|WaitValue))")
+_WORKS = re.compile(
+    r"cu(da)?(Launch|Memcpy|Memset|Mem\w*(Prefetch|Discard|Decompress)|MemMapArray|GraphLaunch|SignalExternal|WaitExternal"
+    r"|Stream(BatchMemOp|WriteValue|WaitValue|AddCallback))"
+)
+
+
+Announced = Callable[[str, tuple[int, ...], tuple[int, ...]], Any]
+"""Takes a launch's symbol, blocks and threads. Gives what its launcher said of it, or None."""
 
 
 class NoCallbacks(Exception):
@@ -61,7 +70,8 @@ class Recording:
         steps: launches, and steps that fill or copy bytes, as ``device.replay.Plan`` has those. unknown: what else ran.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, announced: Announced) -> None:
+        self.announced = announced
         self.steps: list[Any] = []
         self.unknown: list[str] = []
 
@@ -188,9 +198,10 @@ class LaunchLog:
         self._cupti = _opened(library)
         self._images: list[bytes] = []
         self._held = 0  # bytes of them
-        self._where: dict[str, tuple[int, list[Field]]] = {}  # by symbol: the last module that has it
+        self._dropped = False  # a module that was too much
+        self._where: dict[str, list[tuple[int, Kernel]]] = {}  # by symbol: the modules that have it
         self._read = 0  # images whose kernels are in there
-        self._depth: dict[int, int] = {}  # of calls, by thread
+        self._depth: dict[int, int] = {}  # of calls that do work, by thread
         self._recording: Recording | None = None
         self._subscriber = c_void_p()
         self._callback = _CALLBACK(self._told)
@@ -198,16 +209,24 @@ class LaunchLog:
         self._ask("cuptiEnableCallback", c_uint32(1), self._subscriber, c_int(_RESOURCE), c_uint32(_MODULE_LOADED))
 
     @contextlib.contextmanager
-    def record(self) -> Iterator[Recording]:
-        """While active, everything that is enqueued is added to the recording, and still runs."""
-        self._recording = found = Recording()
+    def record(self, announced: Announced = lambda symbol, grid, block: None) -> Iterator[Recording]:
+        """While active, everything that is enqueued is added to the recording, and still runs.
+
+        Args:
+            announced: knows launches whose launcher says more of them than CUPTI does; that is recorded then.
+        """
+        self._recording = found = Recording(announced)
         self._depth = {}
+        collects = gc.isenabled()
+        gc.disable()  # in a callback it might call the driver
         for domain in (_DRIVER, _RUNTIME):
             self._ask("cuptiEnableDomain", c_uint32(1), self._subscriber, c_int(domain))
         try:
             yield found
         finally:
             self._recording = None
+            if collects:
+                gc.enable()
             for domain in (_DRIVER, _RUNTIME):
                 self._ask("cuptiEnableDomain", c_uint32(0), self._subscriber, c_int(domain))
 
@@ -229,83 +248,95 @@ class LaunchLog:
                 self._follow(_Call.from_address(data), recording)
         except Exception as reason:  # noqa: BLE001 - a recording must not change what the candidate does
             if recording is not None:
-                recording.unknown.append(str(reason))
+                recording.unknown.append(str(reason)[:_MOST_LETTERS])
 
     def _keep(self, module: _Module) -> None:
-        if module.image and self._held + module.size <= _MOST_CODE:
-            self._images.append(ctypes.string_at(module.image, module.size))
+        if not module.image or self._held + module.size > _MOST_CODE:
+            self._dropped = True
+            return
+        image = ctypes.string_at(module.image, module.size)
+        if image not in self._images:
+            self._images.append(image)
             self._held += module.size
 
     def _follow(self, call: _Call, recording: Recording) -> None:
-        thread = threading.get_ident()
-        depth = self._depth.get(thread, 0)
-        if call.site:  # it ends
-            self._depth[thread] = max(depth - 1, 0)
+        name = _VERSION.sub("", (call.name or b"").decode()).lstrip("_")
+        if not _WORKS.match(name):
             return
-        self._depth[thread] = depth + 1
-        name = _VERSION.sub("", (call.name or b"").decode())
-        if depth or not _WORKS.match(name):
+        thread = threading.get_ident()
+        depth = self._depth.get(thread, 0) + (-1 if call.site else 1)
+        self._depth[thread] = max(depth, 0)
+        if not call.site or depth or c_int.from_address(call.result).value:
             return
         if name not in self._FORMS:
             raise _Unknown(name)
         form, step = self._FORMS[name]
-        recording.steps.append(step(self, form.from_address(call.parameters), call.symbol))
+        made = step(self, form.from_address(call.parameters), call.symbol, recording.announced)
+        if not isinstance(made, dict) or made["size"]:
+            recording.steps.append(made)
 
     # ------------------------------------------------------------------------------------------ what calls do
 
-    def _launched(self, given: Any, symbol: bytes | None) -> LoggedLaunch:
-        return self._launch(symbol, given, given.values, getattr(given, "extra", None))
+    def _launched(self, given: Any, symbol: bytes | None, announced: Announced) -> Any:
+        return self._launch(symbol, given, given.values, getattr(given, "extra", None), announced)
 
-    def _launched_together(self, given: Any, symbol: bytes | None) -> LoggedLaunch:
-        return self._launch(symbol, given, given.values)._replace(cooperative=True)
+    def _launched_together(self, given: Any, symbol: bytes | None, announced: Announced) -> Any:
+        return self._launch(symbol, given, given.values, None, lambda *shape: None)._replace(cooperative=True)
 
-    def _configured(self, given: Any, symbol: bytes | None) -> LoggedLaunch:
-        config = given.config.contents
-        made = self._launch(symbol, config, given.values, getattr(given, "extra", None))
+    def _configured(self, given: Any, symbol: bytes | None, announced: Announced) -> Any:
+        config, more = given.config.contents, dict[str, Any]()
         for number in range(min(config.count, _MOST_ATTRIBUTES)):
             attribute = config.attributes[number]
             if attribute.id == _CLUSTER:
-                made = made._replace(cluster=tuple(attribute.numbers[:3]))
+                more["cluster"] = tuple(attribute.numbers[:3])
             elif attribute.id == _COOPERATIVE:
-                made = made._replace(cooperative=bool(attribute.numbers[0]))
+                more["cooperative"] = bool(attribute.numbers[0])
             # Without the others a launch is only stricter, as one that may start before the end of the last one is.
-        return made
+        own = announced if not more else lambda *shape: None
+        made = self._launch(symbol, config, given.values, getattr(given, "extra", None), own)
+        return made._replace(**more) if more else made
 
-    def _launch(self, symbol: bytes | None, shape: Any, values: Any, extra: Any = None) -> LoggedLaunch:
+    def _launch(self, symbol: bytes | None, shape: Any, values: Any, extra: Any, announced: Announced) -> Any:
         """``shape`` has grid, block and shared memory; ``values``: pointers to the parameters, or in ``extra`` one."""
-        name = (symbol or b"").decode()
+        name, grid, block = (symbol or b"").decode(), tuple(shape.grid), tuple(shape.block)
+        own = announced(name, grid, block)
+        if own is not None:
+            return own
         image, fields = self._found(name)
         parameters = bytearray(max((at + size for at, size in fields), default=0))
         packed = None if values or not extra else _packed(extra, len(parameters))
         for number, (at, size) in enumerate(fields):
             address = packed + at if packed else values[number]
             parameters[at : at + size] = ctypes.string_at(address, size)
-        sizes = tuple(shape.grid), tuple(shape.block), int(shape.shared)
-        return LoggedLaunch(image, name, *sizes, bytes(parameters), tuple(fields))
+        return LoggedLaunch(image, name, grid, block, int(shape.shared), bytes(parameters), tuple(fields))
 
     def _found(self, name: str) -> tuple[bytes, Sequence[Field]]:
         for number in range(self._read, len(self._images)):
-            self._where |= {kernel: (number, fields) for kernel, fields in kernels_of(self._images[number]).items()}
+            for symbol, kernel in kernels_of(self._images[number]).items():
+                self._where.setdefault(symbol, []).append((number, kernel))
         self._read = len(self._images)
         if name not in self._where:
-            raise _Unknown(f"a kernel without code: {name[:60] or 'its name is not told'}")
-        number, fields = self._where[name]
-        return self._images[number], fields
+            why = "too much code was loaded to keep it" if self._dropped else "a kernel without code"
+            raise _Unknown(f"{why}: {name[:60] or 'its name is not told'}")
+        (number, kernel), *others = self._where[name]
+        if any(other != kernel for _, other in others):
+            raise _Unknown(f"several kernels of one name: {name[:60]}")
+        return self._images[number], kernel.fields
 
-    def _filled(self, given: Any, symbol: Any) -> dict[str, Any]:
+    def _filled(self, given: Any, *unused: Any) -> dict[str, Any]:
         return {"kind": "fill", "at": given.at or 0, "size": given.count, "value": given.value & 0xFF}
 
-    def _filled_with_words(self, given: Any, symbol: Any) -> dict[str, Any]:
+    def _filled_with_words(self, given: Any, *unused: Any) -> dict[str, Any]:
         if given.value not in (0, 0xFFFFFFFF):
             raise _Unknown("a fill with a pattern")
         return {"kind": "fill", "at": given.at or 0, "size": 4 * given.count, "value": given.value & 0xFF}
 
-    def _copied(self, given: Any, symbol: Any) -> dict[str, Any]:
+    def _copied(self, given: Any, *unused: Any) -> dict[str, Any]:
         if getattr(given, "kind", _ON_DEVICE) not in (_ON_DEVICE, _ANYWHERE):
             raise _Unknown("a copy from or to the host")
         return {"kind": "copy", "at": given.at or 0, "source": given.source or 0, "size": given.size}
 
-    _FORMS: ClassVar[dict[str, tuple[Any, Callable[[LaunchLog, Any, Any], Any]]]] = {
+    _FORMS: ClassVar[dict[str, tuple[Any, Callable[..., Any]]]] = {
         "cuLaunchKernel": (_Launch, _launched),
         "cuLaunchKernelEx": (_LaunchEx, _configured),
         "cuLaunchCooperativeKernel": (_LaunchTogether, _launched_together),

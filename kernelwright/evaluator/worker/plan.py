@@ -5,8 +5,7 @@ The candidate lives in the same process, so the plan is a claim. A false one onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -47,14 +46,12 @@ def recorded_plan(
                 outputs = flatten_outputs(call())
             made, unknown = list(launches), [*others.names, *unknown]
         else:
-            with log.record() as everything:
+            with log.record(_Announced(launches)) as everything:
                 outputs = flatten_outputs(call())
             made, unknown = everything.steps, everything.unknown
     images = _Images(products)
-    own: list[Any] = launches
-    large = {launch.name for launch in own if isinstance(launch, recording.TritonLaunch) and _is_large(launch)}
     plan = {
-        "steps": [_step(one, images, large) if isinstance(one, tuple) else one for one in made],
+        "steps": [_step(one, images) if isinstance(one, tuple) else one for one in made],
         "place": place,
         "outputs": [{"at": output.data_ptr(), "size": _span(output)} for output in outputs],
         "others": list(dict.fromkeys(unknown))[:_MOST_NAMES],
@@ -78,11 +75,24 @@ class _Images:
             self.claimed.append(image)
         return len(self._products) + self.claimed.index(image)
 
-    def of_any(self, image: bytes) -> int:
-        """As :meth:`of_code`, unless it is a product."""
-        same = [path for path in self._products if Path(path).stat().st_size == len(image)]
-        same = [path for path in same if Path(path).read_bytes() == image]
-        return self.of_product(same[0]) if same else self.of_code(image)
+
+class _Announced:
+    """Finds the launch that a launcher has just announced: it knows its product, and which code of one name it is."""
+
+    def __init__(self, launches: Sequence[Any]) -> None:
+        self._launches = launches
+        self._taken = 0
+
+    def __call__(self, symbol: str, grid: tuple[int, ...], block: tuple[int, ...]) -> Any:
+        for number in range(self._taken, len(self._launches)):
+            made = self._launches[number]
+            is_triton = isinstance(made, recording.TritonLaunch)
+            shape = (*made.grid, made.threads, 1, 1) if is_triton else tuple(made.shape)
+            plain = made.name.partition("<")[0].rpartition("::")[2]
+            if shape == (*grid, *block) and plain in symbol:
+                self._taken = number + 1
+                return made
+        return None
 
 
 class _OtherWork(TorchDispatchMode):  # type: ignore[misc]
@@ -127,19 +137,16 @@ def computes(func: Any) -> bool:
     return not is_view and str(func._schema.name).rpartition("::")[2] not in MAKE_MEMORY
 
 
-def _is_large(launched: recording.TritonLaunch) -> bool:
-    return launched.shared > _MOST_USUAL_SHARED
-
-
-def _step(launched: Any, images: _Images, large: Collection[str]) -> dict[str, Any]:
-    """A launch as a step. ``large``: names of kernels that Triton sets up for much shared memory."""
-    more: dict[str, Any] = {"prefers_shared": launched.name in large}
+def _step(launched: Any, images: _Images) -> dict[str, Any]:
+    """A launch as a step."""
+    more: dict[str, Any] = {}
     grid: Sequence[int]
     block: Sequence[int]
     if isinstance(launched, recording.TritonLaunch):
         image, grid, block = images.of_code(launched.image), launched.grid, (launched.threads, 1, 1)
+        more["prefers_shared"] = launched.shared > _MOST_USUAL_SHARED
     elif isinstance(launched, LoggedLaunch):
-        image, grid, block = images.of_any(launched.image), launched.grid, launched.block
+        image, grid, block = images.of_code(launched.image), launched.grid, launched.block
         more |= {"cluster": list(launched.cluster), "cooperative": launched.cooperative}
     else:
         image, grid, block = images.of_product(launched.product), launched.shape[:3], launched.shape[3:]
