@@ -310,7 +310,7 @@ def test_a_plan_of_something_quicker_is_not_timed(judge):
     slow = slow.replace("int rows, int cols) {", "int rows, int cols, int times) {").replace(
         ") y[r *", ") ((volatile float*)y)[r *"
     )
-    quick = "import kernelwright.inline._cuda as c; times = 1 if c._recordings else 100"
+    quick = "import kernelwright.inline._cuda as c; times = 1 if c._recordings else 40"
     slow = slow.replace(
         "kernel[4, 1](x, y, x.shape[0], x.shape[1])",
         f"{quick}\n        kernel[4, 1](x, y, x.shape[0], x.shape[1], times)",
