@@ -258,7 +258,7 @@ class DeviceClockwork(Clockwork):
             WorkerFailed: its worker died, raised or hung.
         """
         beyond, empty = self._beyond(check_set), self.empty_of(side, check_set)
-        ahead = self._empty_calls(check_set, ahead=True)
+        ahead = self._empty_calls(check_set, ahead=True) if side.synchronising else empty
         windows = [[self._window_of(one, check_set).mean_ms for one in (side, replay)] for _ in range(_SAME_WINDOWS)]
         raw, replayed = map(statistics.median, zip(*windows, strict=True))
         self._took = (
