@@ -64,6 +64,7 @@ _EMPTY_CALLS, _FEWEST_CALLS = 32, 4
 _BY_BOUND = "timed in its own process, and claimed by the certified bound"
 _SHARE_WINDOWS = 5
 _SAME_WINDOWS = 5  # of the candidate's own process and of its replay, in turns, and how much longer its own may take:
+_SLOW_CALLS = 3  # that begin a window after another process had the device, and are left out of these
 _SAME, _SAME_SPREADS = 0.1, 4.0  # as a share of the replay's time, and in spreads of the empty calls
 _SAME_ON_HOST = 10.0  # for `_SAME` where a stand-in's stream waits for torch, which computes on the host
 _SHARE_SAMPLES = 1000  # that a share by two times counts as
@@ -259,13 +260,17 @@ class DeviceClockwork(Clockwork):
         """
         beyond, empty = self._beyond(check_set), self.empty_of(side, check_set)
         ahead = self._empty_calls(check_set, ahead=True) if side.synchronising else empty
-        windows = [[self._window_of(one, check_set).mean_ms for one in (side, replay)] for _ in range(_SAME_WINDOWS)]
-        raw, replayed = map(statistics.median, zip(*windows, strict=True))
+        windows = [[self._window_of(one, check_set) for one in (side, replay)] for _ in range(_SAME_WINDOWS)]
+        raw = statistics.median(window.mean_ms for window, _ in windows)
+        own, replayed = (
+            statistics.median(1e-6 * float(window.durations_ns[_SLOW_CALLS:].mean()) for window in each)
+            for each in zip(*windows, strict=True)
+        )
         self._took = (
             f"in its own process a call took {1e3 * raw:.6g} us, an empty one {1e3 * empty.mean_ms:.6g} us "
             f"({1e3 * beyond.mean_ms:+.3g} us in a replay)"
         )
-        own, replayed = raw - empty.mean_ms, max(replayed - ahead.mean_ms - beyond.mean_ms, 0.0)
+        own, replayed = own - empty.mean_ms, max(replayed - ahead.mean_ms - beyond.mean_ms, 0.0)
         slack_ms = _SAME_SPREADS * (empty.spread_ms + ahead.spread_ms + beyond.spread_ms)
         if own > (1 + (_SAME if self._device.is_gpu else _SAME_ON_HOST)) * replayed + slack_ms:
             replay_took = f"of which a replay took {1e3 * replayed:.6g} us"
