@@ -219,9 +219,9 @@ class LaunchLog:
         self._depth = {}
         collects = gc.isenabled()
         gc.disable()  # in a callback it might call the driver
-        for domain in (_DRIVER, _RUNTIME):
-            self._ask("cuptiEnableDomain", c_uint32(1), self._subscriber, c_int(domain))
         try:
+            for domain in (_DRIVER, _RUNTIME):
+                self._ask("cuptiEnableDomain", c_uint32(1), self._subscriber, c_int(domain))
             yield found
         finally:
             self._recording = None
