@@ -130,6 +130,7 @@ def on_the_device() -> list[int]:
 JUDGED = (Status.PASSED, Status.RUNTIME_ERROR, Status.TIMEOUT, Status.QUARANTINED)
 
 
+@pytest.mark.timeout(max(300, 10 * KILLS))
 def test_whoever_is_killed_while_a_referee_judges_a_status_or_an_error_says_so(
     referee, stand_in_device, stand_in_builds
 ):
