@@ -275,8 +275,15 @@ def test_what_libraries_launch_is_recorded_by_callbacks_and_replayed(judge_linea
             "import kernelwright.inline._cuda as c; given[1].value *= 0.5 if c._recordings else 1.0",
             "its replay answers wrong, so not all of its work was recorded",
         ),
+        (
+            "len(loaded) > 1 or loaded.append(ctypes.c_uint64()) or library.cuMemAlloc_v2(ctypes.byref(loaded[1]), "
+            "c_size_t(1 << 20)); library.cuLaunchKernel(loaded[0], 2, 1, 1, 1, 1, 1, 0, None, "
+            "(ctypes.c_void_p * 3)(ctypes.addressof(loaded[1]), values[1], values[2]), None)",
+            "its plan cannot be replayed: cuCtxSynchronize: CUDA error 700 "
+            "(2 words of its parameters look like addresses outside of its memory)",
+        ),
     ],
-    ids=["copies from the host", "computes something else while it is recorded"],
+    ids=["copies from the host", "computes something else while it is recorded", "has memory of its own"],
 )
 def test_libraries_whose_work_cannot_be_repeated_keep_the_bound(judge_linear, stand_in_device, more, why):
     evaluation = judge_linear(hybrid(stand_in_device, more))
@@ -300,6 +307,24 @@ def test_a_plan_that_lacks_a_part_of_the_work_is_not_timed(judge):
     source = SOFTMAX.replace("kernel[4, 1](x, y, x.shape[0],", f"{fewer}\n        kernel[4, 1](x, y, rows,")
     evaluation = judge(source)
     assert "not all of its work was recorded" in said(evaluation, "device-clock"), evaluation.verdict.reason
+
+
+def test_a_plan_of_many_megabytes_is_not_read(judge):
+    larger = """
+import gc
+
+made = next(found for found in gc.get_objects() if type(found).__name__ == "DeviceRunner")
+
+
+def record(fds, own=made.do_record):
+    own(fds)
+    made.recorded[0] += b" " * (16 << 20)
+    return {"sizes": [len(part) for part in made.recorded]}
+
+
+made.do_record = record
+"""
+    assert "no sensible size" in said(judge(SOFTMAX + larger), "device-clock")
 
 
 def test_a_plan_of_something_quicker_is_not_timed(judge):

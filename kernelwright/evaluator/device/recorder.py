@@ -185,11 +185,11 @@ class ReplaySide(QueuedSide):
         """How many words of its launches' parameters look like addresses that lie outside of its memory."""
         base = self._memory.address or 0
         words = [
-            struct.unpack_from("<Q", parameters, at)[0]
+            struct.unpack_from("<Q", bytes.fromhex(step.parameters), at)[0]
             for step in self.plan.steps
             if isinstance(step, LaunchStep)
-            for parameters in (bytes.fromhex(step.parameters),)
-            for at in range(0, len(parameters) - 7, 8)
+            for start, size in step.fields
+            for at in range(start, start + size - 7, 8)
         ]
         return sum(word in _ADDRESSES and not base <= word <= base + self._memory.size for word in words)
 

@@ -230,8 +230,9 @@ class Replay:
             arena: the contestant's memory. sealed: its sealed slots. opened: room for opened outputs.
 
         Raises:
-            CannotReplay: the plan has another number of outputs, the memory cannot be mapped where it was, or a kernel
-                is not in its product.
+            AddressTaken: the memory cannot be mapped where it was.
+            NotAllRecorded: its first call faults, or a kernel is not in its product.
+            CannotReplay: the plan has another number of outputs.
         """
         self._name = name
         if len(plan.outputs) != len(rooms.offsets):
@@ -260,7 +261,9 @@ class Replay:
         self._control.settimeout(_READY_S)
         if not self._answered():
             said = self.end() or "no answer"
-            kind = AddressTaken if said.endswith(f"error {_ADDRESS_TAKEN}") else CannotReplay
+            kind = (
+                AddressTaken if said.endswith(f"error {_ADDRESS_TAKEN}") else NotAllRecorded
+            )  # what it reads is missing
             raise kind(f"its plan cannot be replayed: {said}")
 
     def enqueue(self, first: int, calls: int) -> None:
