@@ -13,8 +13,11 @@ from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._nest import Nest, analyse, is_element
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
+from kernelwright.records import KnobValue
 
 _SMALL = 128  # rows, columns and depth up to which a matrix is small
+# Of an H100: flops a second of a library's float32 products, and of those in parts on matrix units; bytes a second.
+_LIBRARY_FLOPS, _UNITS_FLOPS, _MEMORY_BYTES, _LAUNCH_SECONDS = 51e12, 90e12, 3e12, 3e-6
 
 
 def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]) -> list[Step]:
@@ -28,7 +31,7 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
     dropped: set[Step] = set()
     for step in reversed(steps):
         choice = options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, ""))
-        if choice != "own" and (choice != "mixed" or suits_library(step.values[0])):
+        if not _is_own(step.values[0], choice):
             continue
         if not _writable(step, program, splits=options.get("backend") == "triton"):
             continue
@@ -47,12 +50,36 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
     return [replaced.get(s, s) for s in steps if s not in dropped]
 
 
+def _is_own(value: Value, choice: KnobValue | None) -> bool:
+    if choice == "units" and suits_units(value):
+        return True
+    return choice == "own" or (choice in ("mixed", "units") and not suits_library(value))
+
+
 def suits_library(value: Value) -> bool:
     """True for a float32 product of more than small matrices. No matrix unit computes it, and vendors' kernels win."""
     left, right = value.args
     rows = product(left.shape[:-1] if len(right.shape) == 2 else left.shape[-2:-1], len(left.shape[0].values))
     sizes = (rows, value.shape[-1], left.shape[-1])
     return value.op == "matmul" and value.dtype == "float32" and any(size.timed > _SMALL for size in sizes)
+
+
+def suits_units(value: Value) -> bool:
+    """True for a float32 product for which a GPU's matrix units are expected to need less time than the library does.
+
+    They compute six products of parts, after both sides have been read and written in parts.
+    """
+    if not suits_library(value):
+        return False
+    left, right = value.args
+    variants = len(value.shape[0].values)
+    depth = left.shape[-1].timed
+    results = product(value.shape, variants).timed
+    sides = product(left.shape, variants).timed + product(right.shape, variants).timed
+    flops = 2.0 * results * depth
+    library = max(flops / _LIBRARY_FLOPS, 4.0 * (sides + results) / _MEMORY_BYTES)
+    parts = max(flops / _UNITS_FLOPS, (6.0 * sides + 4.0 * results) / _MEMORY_BYTES) + 10.0 * sides / _MEMORY_BYTES
+    return parts + 2 * _LAUNCH_SECONDS < library
 
 
 def _writable(step: Step, program: Program, *, splits: bool) -> bool:

@@ -33,20 +33,9 @@ def gemm_kernels(step: Step, name: str, title: str, variants: int, options: Mapp
             own), ``persistent`` (only as many programs as run at once; each computes several tiles), and
             ``descriptors`` (operands are read through tensor descriptors where that is possible).
     """
-    value = step.values[0]
-    layout = _filters(value, variants) if value.op == "conv" else split_layout(value, variants)
-    assert layout is not None  # own_products has checked it
-    nest = step.epilogue or _plain(value, layout, variants)
-    splits = int(options["splits"])
-    main = _Product(value, layout, nest, splits)
-    main.write(options, described=bool(options["descriptors"]) and descriptors_fit(step))
-    kernels = [main.kernel(name, title, options)]
-    if splits > 1:
-        place = f"{name}_parts"
-        shape = f"({splits}, {{m}} * {{n}})" if not layout.batch else f"({splits}, {{batches}} * {{m}} * {{n}})"
-        kernels[0].setup.append(f"{place} = torch.empty({shape}, dtype=torch.float32, device={{device}})")
-        kernels.append(_adding_up(nest, value, name, title, splits))
-    return kernels
+    main = ProductWriter(step, variants, options)
+    main.write(described=bool(options["descriptors"]) and descriptors_fit(step))
+    return main.kernels(name, title)
 
 
 def _filters(value: Value, variants: int) -> Layout:
@@ -90,24 +79,35 @@ def _plain(value: Value, layout: Layout, variants: int) -> Nest:
     return Nest("pointwise", [rows], [columns], columns, [(value, result, at)], [result], False, variants)
 
 
-class _Product:
+class ProductWriter:
     """Writes the kernel that multiplies. Without splits it also applies the epilogue."""
 
-    def __init__(self, value: Value, layout: Layout, nest: Nest, splits: int) -> None:
-        self.value, self.layout, self.nest, self.splits = value, layout, nest, splits
+    def __init__(self, step: Step, variants: int, options: Mapping[str, Any]) -> None:
+        self.value = value = step.values[0]
+        layout = _filters(value, variants) if value.op == "conv" else split_layout(value, variants)
+        assert layout is not None  # own_products has checked it
+        self.layout, self.options, self.splits = layout, options, int(options["splits"])
+        self.nest = nest = step.epilogue or _plain(value, layout, variants)
         self.batches = product([lp.extent for lp in layout.batch], nest.variants)
         axes = [Axis("row", nest.outer), Axis("column", nest.inner)]
         self.writer = writer = TileWriter(nest, axes, given={value: "acc"})
         writer.names_taken |= _LOCALS | (_IMAGE_LOCALS if value.op == "conv" else set())
-        self.operands = (layout.left[0], layout.right[0])
-        others = [*nest.loads(), *(v for v, _, _ in nest.stores)] if splits == 1 else []
-        writer.arguments_first([*self.operands, *others])
+        others = [*nest.loads(), *(v for v, _, _ in nest.stores)] if self.splits == 1 else []
+        writer.arguments_first([*self.operands(), *others])
 
-    def write(self, options: Mapping[str, Any], *, described: bool) -> None:
+    def operands(self) -> tuple[Value, ...]:
+        """What the kernel multiplies, as it lies in memory."""
+        return self.layout.left[0], self.layout.right[0]
+
+    def volumes(self) -> list[Size]:
+        """Elements of memory that only this kernel indexes."""
+        return [product(self.value.shape, self.nest.variants) * self.splits]
+
+    def write(self, *, described: bool) -> None:
         """All statements."""
-        writer, layout = self.writer, self.layout
-        program = writer.program(*self.operands)
-        if is_large([product(self.value.shape, self.nest.variants) * self.splits]):
+        writer, layout, options = self.writer, self.layout, self.options
+        program = writer.program(*self.operands())
+        if is_large(self.volumes()):
             writer.wide, program = True, program_number(True)
         self.described = described and not writer.wide  # a descriptor's indices have 32 bits
         if self.described and not layout.batch:
@@ -122,31 +122,49 @@ class _Product:
         self._tile(program)
         if self.described and layout.batch:
             self._describe()
-        self._accumulate(options["precision"])
+        self.accumulate()
         self._finish()
 
-    def kernel(self, name: str, title: str, options: Mapping[str, Any]) -> Kernel:
-        """The kernel and its launch."""
+    def kernels(self, name: str, title: str) -> list[Kernel]:
+        """The kernel with its launch, and the one that adds up if the depth is split."""
+        kernels = [self._kernel(name, title)]
+        if self.splits > 1:
+            place = f"{name}_parts"
+            shape = "{m} * {n}" if not self.layout.batch else "{batches} * {m} * {n}"
+            text = f"{place} = torch.empty(({self.splits}, {shape}), dtype=torch.float32, device={{device}})"
+            kernels[0].setup.append(text)
+            kernels.append(_adding_up(self.nest, self.value, name, title, self.splits))
+        return kernels
+
+    def _kernel(self, name: str, title: str) -> Kernel:
         sizes = {"m": self.layout.m.extent, "n": self.layout.n.extent, "batches": self.batches}
         factors = [str(self.splits)] * (self.splits > 1) + ["{batches}"] * bool(self.layout.batch)
         grid = " * ".join([*factors, "triton.cdiv({m}, BLOCK_M)", "triton.cdiv({n}, BLOCK_N)"])
         setup = [_ALLOCATOR] if self.described else []
-        if options["persistent"]:
+        if self.options["persistent"]:
             setup.append(f"{name}_programs = torch.cuda.get_device_properties({{device}}).multi_processor_count")
             grid = f"min({name}_programs, {grid})"
-        stages = "GEMM_STAGES"
-        if self.value.dtype in HALVES:  # tiles of halves may be so large that fewer stages fit into shared memory
-            room = str(SHARED_BYTES // 2)
-            if options["persistent"]:  # the next tile's operands arrive while this one is stored
-                room = f"({room} - BLOCK_M * BLOCK_N{' * 2' if self._stores_floats() else ''})"
-            stages = f"max(1, min(GEMM_STAGES, {room} // (BLOCK_K * (BLOCK_M + BLOCK_N))))"
-        warps = f"max(GEMM_WARPS, BLOCK_M * BLOCK_N // {_LARGEST_SHARE})"
-        meta = {key: key for key in _CONSTANTS} | {"num_warps": warps, "num_stages": stages}
-        arguments = self.writer.arguments()
+        meta = {key: key for key in _CONSTANTS} | self.launch_options()
+        arguments = self.arguments()
         if self.splits > 1:
             arguments.append(Argument("local", "parts", f"{name}_parts"))
         text = self.writer.function(name, title, _CONSTANTS, arguments)
         return Kernel(name, text, arguments, grid, meta, sizes, setup)
+
+    def arguments(self) -> list[Argument]:
+        """What the kernel is given before the place of its parts and the constants."""
+        return self.writer.arguments()
+
+    def launch_options(self) -> dict[str, str]:
+        """The numbers of warps and of stages."""
+        stages = "GEMM_STAGES"
+        if self.value.dtype in HALVES:  # tiles of halves may be so large that fewer stages fit into shared memory
+            stages = stages_within(self.stored_bytes(), "BLOCK_K * (BLOCK_M + BLOCK_N)")
+        return {"num_warps": f"max(GEMM_WARPS, BLOCK_M * BLOCK_N // {_LARGEST_SHARE})", "num_stages": stages}
+
+    def stored_bytes(self) -> int:
+        """Bytes of an element of the tile that is stored while the next one's operands arrive; 0 if there is no next"""
+        return (4 if self._stores_floats() else 2) if self.options["persistent"] else 0
 
     def _stores_floats(self) -> bool:
         return self.splits > 1 or any(value.dtype not in HALVES for value, _, _ in self.nest.stores)
@@ -186,10 +204,9 @@ class _Product:
             writer.emit(f"{index} = {start} + tl.arange(0, {block}){subscript}")
             writer.emit(f"{index}_inside = {index} < {size}")
 
-    def _accumulate(self, precision: str) -> None:
-        """Write the loop over the depth."""
-        writer, depth, span = self.writer, self._depth(), f"0, {self._depth()}"
-        gathered = _image(writer, self.value, self.layout) if self.value.op == "conv" else None
+    def open_depth(self, depth: str) -> None:
+        """Begin the loop over the depth, or over this program's share of it."""
+        writer, span = self.writer, f"0, {depth}"
         if self.splits > 1:
             writer.emit(f"share = tl.cdiv(tl.cdiv({depth}, BLOCK_K), {self.splits}) * BLOCK_K")
             writer.emit("begin = split * share")
@@ -197,6 +214,12 @@ class _Product:
             span = "begin, end"
         writer.emit("acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)")
         writer.open(f"for start in range({span}, BLOCK_K):")
+
+    def accumulate(self) -> None:
+        """Write the loop over the depth."""
+        writer, depth = self.writer, self._depth()
+        gathered = _image(writer, self.value, self.layout) if self.value.op == "conv" else None
+        self.open_depth(depth)
         if self.described:
             writer.emit(f"left = {self._described('left', 'row')}")
             writer.emit(f"right = {self._described('right', 'column')}")
@@ -212,7 +235,7 @@ class _Product:
                 writer.emit(f"right_inside = column_inside & (depth[:, None] < {depth}) & {inside}")
                 tensor = writer.tensor(self.layout.right[0])
                 writer.emit(f"right = tl.load({tensor} + {place}, mask=right_inside, other=0)")
-        asked = f', input_precision="{precision}"' if self.value.dtype == "float32" else ""
+        asked = f', input_precision="{self.options["precision"]}"' if self.value.dtype == "float32" else ""
         writer.emit(f"acc = tl.dot(left, right, acc{asked})")
         writer.close()
 
@@ -273,6 +296,17 @@ class _Product:
         writer.decode("column", nest.inner)
         for value, expr, position in nest.stores:
             writer.store(value, expr, position)
+
+
+def stages_within(stored: int, floats: str) -> str:
+    """As many stages as are asked for and fit into a block's shared memory.
+
+    Args:
+        stored: bytes of an element of a tile of the result that lies there as well.
+        floats: half of the bytes of a stage, as text.
+    """
+    room = f"({SHARED_BYTES} - BLOCK_M * BLOCK_N * {stored}) // 2" if stored else str(SHARED_BYTES // 2)
+    return f"max(1, min(GEMM_STAGES, {room} // ({floats})))"
 
 
 def _adding_up(nest: Nest, value: Value, name: str, title: str, splits: int) -> Kernel:

@@ -20,11 +20,12 @@ from kernelwright.codegen._triton_gemm import gemm_kernels
 from kernelwright.codegen._triton_loop import loop_kernel
 from kernelwright.codegen._triton_math import fast, helpers
 from kernelwright.codegen._triton_nest import bytes_again, nest_kernels
-from kernelwright.codegen._triton_products import triton_plan
+from kernelwright.codegen._triton_products import on_units, triton_plan
 from kernelwright.codegen._triton_routines import routine_kernel
 from kernelwright.codegen._triton_schedule import CONSTANTS, choices, complete, relevant
 from kernelwright.codegen._triton_templates import pool_kernel, scan_kernel
 from kernelwright.codegen._triton_tiles import Kernel
+from kernelwright.codegen._triton_units import Apart, bytes_of_parts, unit_kernels
 from kernelwright.records import KnobValue
 
 _IMPORTS = ["", "import triton", "import triton.language as tl"]
@@ -48,6 +49,10 @@ def generate_triton(graph: Graph, schedule: Mapping[str, KnobValue] | None = Non
 class TritonEmitter(Emitter[Kernel, TritonForward]):
     """Writes Triton kernels."""
 
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._apart = Apart()
+
     def writer(self, program: Program, graph: Graph) -> TritonForward:
         """A writer of statements."""
         return TritonForward(program, graph)
@@ -58,7 +63,7 @@ class TritonEmitter(Emitter[Kernel, TritonForward]):
 
     def facts(self, step: Step, kernels: Sequence[Kernel]) -> dict[str, Any]:
         """How many launches a step is, and the bytes that its kernels read again."""
-        again = bytes_again(step.nest, kernels, self.options) if step.nest is not None else 0
+        again = bytes_again(step.nest, kernels, self.options) if step.nest is not None else bytes_of_parts(kernels)
         return {"launches": len(kernels), "again": again}
 
     def kernels_of(self, step: Step, name: str, title: str) -> list[Kernel]:
@@ -67,6 +72,8 @@ class TritonEmitter(Emitter[Kernel, TritonForward]):
         if step.nest is not None:
             return nest_kernels(step.nest, name, title, self.options)
         if step.kind in ("own_matmul", "own_conv"):
+            if on_units(step.values[0], self.options):
+                return unit_kernels(step, name, title, self.options, self._apart, self.forward)
             return gemm_kernels(step, name, title, variants, self.options)
         if step.kind == "attention":
             backward = isinstance(step.values[0].attrs["attention"], AttentionGradient)
@@ -86,7 +93,7 @@ class TritonEmitter(Emitter[Kernel, TritonForward]):
 
     def code(self) -> str:
         """The kernels, with the functions that they call."""
-        code = "\n\n".join(k.text for k in self.kernels)
+        code = "\n\n".join(dict.fromkeys(k.text for k in self.kernels))
         code = "\n\n".join(text.strip() + "\n" for text in (helpers(code), code) if text)
         return fast(code) if self.options["fast_math"] else code
 

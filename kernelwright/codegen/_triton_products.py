@@ -12,7 +12,7 @@ from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import HALVES, Value, root
 from kernelwright.codegen._partition import Step, in_place
 from kernelwright.codegen._plan import OWN_KINDS, Plan, all_steps, fold_biases, make_plan
-from kernelwright.codegen._products import Layout, split_layout, suits_library
+from kernelwright.codegen._products import Layout, split_layout, suits_library, suits_units
 from kernelwright.codegen._size import Affine, Loop, Size, product
 from kernelwright.codegen._triton_loop import runs_inside
 from kernelwright.records import KnobValue
@@ -28,6 +28,13 @@ _HALVES: dict[str, tuple[KnobValue, ...]] = {
     "BLOCK_M": (16, 32, 64, 128),  # sums of 256 x 256 would not fit into shared memory
     "BLOCK_N": (32, 64, 128, 256),
     "BLOCK_K": (32, 64, 128),
+    "GEMM_WARPS": (4, 8),
+    "GEMM_STAGES": (2, 3, 4, 5),
+}
+_UNITS: dict[str, tuple[KnobValue, ...]] = {
+    "BLOCK_M": (32, 64, 128),
+    "BLOCK_N": (32, 64, 128),
+    "BLOCK_K": (16, 32),
     "GEMM_WARPS": (4, 8),
     "GEMM_STAGES": (2, 3, 4, 5),
 }
@@ -64,12 +71,19 @@ def product_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple
     if not products:
         return {}
     largest = max(products, key=_work)
-    found = _half_tiles(largest) if largest.dtype in HALVES else {}
+    found = _half_tiles(largest) if largest.dtype in HALVES else _unit_tiles(largest) if suits_units(largest) else {}
     slow = {suits_library(value) for value in products if value.op == "matmul"}
     preferred = "own" if True not in slow else "mixed" if False in slow else "library"
-    if preferred != "own" and any(s.kind in OWN_KINDS for s in _steps(graph, {**options, "gemm": preferred})):
-        found["gemm"] = tuple(dict.fromkeys((preferred, "library", "own")))
+    if not any(s.kind in OWN_KINDS for s in _steps(graph, {**options, "gemm": preferred})):
+        preferred = "own"  # if libraries computed all of it, the candidate would have no kernel
+    units = ("units",) if any(map(suits_units, products)) else ()
+    found["gemm"] = tuple(dict.fromkeys((preferred, *units, "library", "own")))
     return found
+
+
+def on_units(value: Value, options: Mapping[str, Any]) -> bool:
+    """Whether a product is computed on matrix units, from operands in parts."""
+    return options["gemm"] == "units" and suits_units(value)
 
 
 def _steps(graph: Graph, options: Mapping[str, Any]) -> list[Step]:
@@ -98,12 +112,9 @@ def sizes_of(value: Value) -> tuple[int, int, int, int]:
 
 
 def _half_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
-    """Tiles of a product of halves: large ones, unless too few of them would fill the device."""
-    batches, m, n, k = sizes_of(value)
-    rows = next((size for size in (16, 32, 64) if m <= size), 128)
-    columns = next((size for size in (32, 64) if n <= size), 128)
-    while max(rows, columns) > 64 and batches * -(-m // rows) * -(-n // columns) < _PROCESSORS:
-        rows, columns = (rows, columns // 2) if columns >= rows else (rows // 2, columns)
+    """Tiles of a product of halves."""
+    rows, columns = _filling(value)
+    k = sizes_of(value)[-1]
     large = rows * columns >= 128 * 128
     first = {
         "BLOCK_M": rows,
@@ -113,6 +124,24 @@ def _half_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
         "GEMM_STAGES": 3 if large else 4,
     }
     return {name: tuple(dict.fromkeys((first[name], *values))) for name, values in _HALVES.items()}
+
+
+def _unit_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
+    """Tiles of a float32 product on matrix units: three parts of either side lie in shared memory at once."""
+    rows, columns = _filling(value)
+    first = {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": 32, "GEMM_WARPS": 8 if rows * columns > 64 * 64 else 4,
+             "GEMM_STAGES": 4}  # fmt: skip
+    return {name: tuple(dict.fromkeys((first[name], *values))) for name, values in _UNITS.items()}
+
+
+def _filling(value: Value) -> tuple[int, int]:
+    """Rows and columns of a product's tiles: 128 each, unless too few of them would fill the device."""
+    batches, m, n, _ = sizes_of(value)
+    rows = next((size for size in (16, 32, 64) if m <= size), 128)
+    columns = next((size for size in (32, 64) if n <= size), 128)
+    while max(rows, columns) > 64 and batches * -(-m // rows) * -(-n // columns) < _PROCESSORS:
+        rows, columns = (rows, columns // 2) if columns >= rows else (rows // 2, columns)
+    return rows, columns
 
 
 # ------------------------------------------------------------------------------------------------ what matters

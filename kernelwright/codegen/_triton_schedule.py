@@ -19,7 +19,7 @@ from kernelwright.records import KnobValue
 # Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
 CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "fusion": ("full", "rows", "none"),
-    "gemm": ("own", "library"),
+    "gemm": ("own", "library"),  # also "mixed" and "units", where a product suits them
     "conv": ("library", "own"),
     "precision": ("ieee", "tf32x3"),
     "splits": (1, 2, 4, 8),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from unittest import mock
 
 import torch
 from codegen_cases import Cases, main
 from codegen_triton_cases import build
+
+from kernelwright.codegen import _products
 
 case = Cases()
 SMALL = {"BLOCK_M": 32, "BLOCK_N": 32}
@@ -97,6 +100,66 @@ def convolutions_in_every_variant():
                       {"conv": "own", **SMALL, **schedule}, init=init)  # fmt: skip
         assert [r["kind"] for r in built.generated.report] == ["own_conv"]
         built.check()
+
+
+def units(body, inputs, schedule=None, variants=None, **more):
+    """A candidate whose products of any size are computed on matrix units."""
+    with mock.patch.multiple(_products, _SMALL=0, _LAUNCH_SECONDS=-1.0):
+        return build(body, inputs, {"gemm": "units", **SMALL, **(schedule or {})}, variants, **more)
+
+
+def launches(built):
+    """How often the candidate takes a side apart."""
+    return len(re.findall(r"parts_of_rows\w*\[", built.generated.source))
+
+
+@case
+@mock.patch.object(torch.cuda, "get_device_properties", FEW)
+def products_on_matrix_units():
+    constants = "\n".join(f"{name} = {size}" for name, size in VARIANTS[0].items())
+    shapes = {"x @ w": ("M, K", "K, N"), "x.mT @ w.mT": ("K, M", "N, K")}
+    for schedule in ({}, {"splits": 4}, {"persistent": True}, {"persistent": True, "splits": 2, "BLOCK_K": 16}):
+        for body, (left, right) in shapes.items():
+            for batches in ("", "3, "):
+                inputs = f"torch.randn({batches}{left}), torch.randn({batches}{right}), torch.randn(N)"
+                built = units(f"# x w b\nreturn F.gelu({body} + b)", inputs, schedule, VARIANTS, constants=constants)
+                assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
+                assert built.generated.source.count("tl.dot(") == 6
+                assert launches(built) == 2
+                check(built, "float32")
+
+
+@case
+def sides_are_taken_apart_once_for_all_products_that_read_them():
+    forward = "# x v w\nreturn (x @ v).relu(), (x @ w).tanh(), (w @ x[0]).exp()"
+    built = units(forward, "torch.randn(3, 40, 70), torch.randn(70, 40) / 8, torch.randn(70, 40) / 8")
+    assert launches(built) == 5, "x, v, w from the right, w from the left, x[0]"
+    assert built.generated.source.count("def parts_of_rows") == 4, "v and w lie alike"
+    built.check()
+
+
+@case
+def a_side_that_all_products_of_a_batch_share_is_taken_apart_as_one():
+    built = units(
+        "# x w\nreturn torch.bmm(w.expand(3, 50, 70), x).relu()", "torch.randn(3, 70, 40), torch.randn(50, 70)"
+    )
+    assert "torch.empty((3, 50, 128), dtype=torch.bfloat16" in built.generated.source
+    built.check()
+    heads = "# x w\nh = x.view(2, 40, 3, 24).transpose(1, 2)\nreturn (h @ w.expand(2, 3, 24, 50)).relu()"
+    units(heads, "torch.randn(2, 40, 72), torch.randn(3, 24, 50)").check()
+
+
+@case
+def infinity_in_a_product_on_matrix_units_is_what_it_is_in_float32():
+    built = units("# x w\nreturn (x @ w) * 1.0", "torch.randn(20, 40), torch.rand(40, 30) + 0.5")
+    reference, candidate, (x, w) = built.models({})
+    x[3, 5], x[4, 6], x[5, 7], x[6] = torch.inf, -torch.inf, torch.nan, torch.finfo(torch.float32).max
+    w = w.round()  # parts that are zero
+    w[0] = 0.25
+    x[6, 1:] = 0
+    torch.testing.assert_close(candidate(x, w), reference(x, w), equal_nan=True)
+    assert candidate(x, w)[3].isinf().all()
+    assert candidate(x, w)[6].isfinite().all(), "what rounds to infinity is not infinite"
 
 
 if __name__ == "__main__":

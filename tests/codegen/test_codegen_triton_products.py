@@ -57,6 +57,8 @@ def test_product_in_the_interpreter(results, name):
 COMPILED = {
     "ieee": ("float32", {}),
     "tf32x3": ("float32", {"precision": "tf32x3", "BLOCK_M": 128, "BLOCK_N": 128, "GEMM_STAGES": 5}),
+    "units": ("float32", {"gemm": "units"}),
+    "units split": ("float32", {"gemm": "units", "splits": 4, "persistent": True, "BLOCK_M": 64}),
     "halves": ("bfloat16", {}),
     "split": ("float16", {"splits": 4, "BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 128, "GEMM_STAGES": 5}),
     "all": ("bfloat16", {"descriptors": True, "persistent": True, "BLOCK_N": 256, "BLOCK_K": 128, "GEMM_STAGES": 5}),
@@ -81,9 +83,9 @@ def test_product_compiles_for_a_gpu(compiled, name):
     found = compiled[name]
     assert_compiled(found, (90, 100))
     assert all(launch["shared_bytes"] <= SHARED_BYTES for launch in found["launches"])
-    first = next(launch["ptx"] for launch in found["launches"] if launch["architecture"] == 90)
-    assert ("wgmma" in first) == (name != "ieee"), "matrix units multiply halves, and float32 only where they are asked"
-    assert ("cp.async.bulk.tensor" in first) == (name == "all")
+    texts = "".join(launch["ptx"] for launch in found["launches"] if launch["architecture"] == 90)
+    assert ("wgmma" in texts) == (name != "ieee"), "matrix units multiply halves, and float32 only where they are asked"
+    assert ("cp.async.bulk.tensor" in texts) == (name == "all")
 
 
 # ------------------------------------------------------------------------------------------------ defaults
@@ -99,6 +101,22 @@ def test_a_large_product_of_float32_is_the_librarys_where_there_is_other_work():
     assert kinds_of(alone) == ["own_matmul"]
     small = graph_of("# x w\nreturn (x @ w).relu()", "torch.randn(5, 8, 64), torch.randn(5, 64, 128)")
     assert kinds_of(small) == ["own_matmul"]
+
+
+def test_a_product_of_float32_that_is_worth_it_can_be_computed_on_matrix_units():
+    """Three kernels: each side in bfloat16 parts, and the product. It is no default, since nothing was measured."""
+    large = {"M": 1024, "N": 2048, "K": 1024}
+    followed = product_of("float32", [large, ALIGNED[1]])
+    assert schedule_space(followed, backend="triton")["gemm"] == ["library", "units", "own"]
+    alone = product_of("float32", [large, ALIGNED[1]], "return x @ w")
+    assert schedule_space(alone, backend="triton")["gemm"] == ["own", "units", "library"]
+    made = generate(followed, {"gemm": "units"}, backend="triton")
+    assert made.launches == 3
+    parts = 6 * (1024 * 1024 + 1024 * 2048)
+    assert made.bytes_moved == 4 * (1024 * 1024 + 2 * 1024 * 2048) + 2 * parts
+    for sizes in ({**large, "K": 32}, {**large, "M": 16}):
+        narrow = product_of("float32", [sizes, ALIGNED[1]])
+        assert "units" not in schedule_space(narrow, backend="triton")["gemm"], "splitting would take longer"
 
 
 def test_products_of_halves_and_small_ones_stay_own_beside_the_librarys():

@@ -208,6 +208,43 @@ def _log_sum_exp(x: Tensor) -> Tensor:
     return torch.logsumexp(x, -1)
 
 
+def on_matrix_units(a: Tensor, b: Tensor, narrow: Op, parts: int, block: int) -> Tensor:
+    """A float32 product from products of narrow parts, of which the smallest are left out.
+
+    Matrix units align what they add to its largest term, with one more digit than float32 has, and cut off the rest.
+    Each ``block`` of the depth starts from zero in them, with the smallest products; their sums are added in float32.
+    """
+    left, right = _in_parts(a, narrow, parts), _in_parts(b, narrow, parts)
+    pairs = sorted(((i, j) for i in range(parts) for j in range(parts - i)), key=lambda pair: -sum(pair))
+    together = 8 if narrow is tf32 else 16  # terms that the units add at once
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for start in range(0, a.shape[1], block):
+        inside = torch.zeros_like(total, dtype=torch.float64)
+        for i, j in pairs:
+            for k in range(start, min(start + block, a.shape[1]), together):
+                end = min(k + together, start + block)
+                terms = left[i][:, None, k:end] * right[j].T[None, :, k:end]
+                inside = _cut_sum(torch.cat([terms, inside[..., None]], -1))
+        total = total + inside.float()
+    return total
+
+
+def _in_parts(x: Tensor, narrow: Op, parts: int) -> list[Tensor]:
+    found = []
+    for _ in range(parts):
+        found.append(narrow(x).double())
+        x = x - narrow(x)
+    return found
+
+
+def _cut_sum(terms: Tensor) -> Tensor:
+    """The sum over the last dim as matrix units give it."""
+    _, exponent = torch.frexp(terms.abs().amax(-1, keepdim=True))
+    aligned = torch.ldexp(torch.ldexp(terms, 25 - exponent).trunc(), exponent - 25)
+    mantissa, exponent = torch.frexp(aligned.sum(-1))
+    return torch.ldexp(torch.ldexp(mantissa, torch.tensor(24)).trunc(), exponent - 24)
+
+
 CASES: dict[str, Case] = {
     "softmax": Case(
         ((64, 1024),),
@@ -245,6 +282,8 @@ CASES: dict[str, Case] = {
             "blocks": blocked_matmul,
             "8 lanes": lane_matmul,
             "3xTF32": lambda a, b: tf32(a) @ tf32(b) + tf32(a - tf32(a)) @ tf32(b) + tf32(a) @ tf32(b - tf32(b)),
+            "3xTF32 on matrix units": lambda a, b: on_matrix_units(a, b, tf32, 2, 32),
+            "6xBF16 on matrix units": lambda a, b: on_matrix_units(a, b, bf16, 3, 32),
         },
         cheats_of(
             torch.matmul,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from evaluator_budget_cases import CASES, CHAINS, Op, lane_sum
+from evaluator_budget_cases import CASES, CHAINS, Op, bf16, lane_sum, on_matrix_units, tf32
 from torch import Tensor
 
 from kernelwright.evaluator.accuracy import arrays, budget, distributions
@@ -149,6 +149,17 @@ def test_the_probe_sees_one_rounded_operand_and_half_of_the_rows():
         assert beta.beta == pytest.approx(0.5, abs=0.1)
         assert beta.min_block == pytest.approx(0.0, abs=1e-6)
         assert not beta.passed
+
+
+def test_sums_that_stay_in_matrix_units_are_not_those_of_float32():
+    """Whatever the parts of the operands hold: the units cut off, so errors of one sign add up along the depth."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(16, 8192, generator=generator), torch.randn(8192, 16, generator=generator)
+    drawn = _drawn(torch.matmul, [a, b], "normal")
+    for narrow, parts in ((tf32, 2), (bf16, 3)):
+        in_blocks, in_one = (partial(on_matrix_units, narrow=narrow, parts=parts, block=block) for block in (32, 8192))
+        assert judge(drawn, in_blocks).load < 0.1
+        assert judge(drawn, in_one).load > 1.0
 
 
 def test_kernelbench_would_have_passed_what_the_budget_fails():

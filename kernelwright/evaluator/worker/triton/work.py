@@ -56,7 +56,7 @@ class Work:
     Attributes:
         bytes_read, bytes_written: of each tensor at most its size.
         bytes_asked: bytes that all programs load and store, however often.
-        matrix_flops: operations of products on matrix units.
+        matrix_flops: operations of products on matrix units, each counted as that of halves which takes as long.
         waits: how often a program waits for memory: loads that follow each other in one piece of code wait together.
         trips: mean trips of the innermost loop that does most of the work; 1 without a loop.
     """
@@ -227,11 +227,14 @@ def _product(program: _Program, rest: str) -> None:
     if len(sizes) < 3:
         return
     flops = program.trips[-1] * 2.0 * math.prod(sizes[0]) * sizes[1][-1]
-    kinds = _shapes(rest)
-    if kinds[0][2] <= _MATRIX_BITS or "tf32" in rest:
-        program.found["matrix_flops"] += flops
+    precision = _PRECISION.search(rest)
+    halves = 1 if _shapes(rest)[0][2] <= _MATRIX_BITS else _AS_HALVES.get(precision[1], 0) if precision else 0
+    program.found["matrix_flops"] += halves * flops
 
 
+# How many products of halves take as long as one of float32, by how its operands are taken apart.
+_AS_HALVES = {"tf32": 2, "tf32x3": 6, "bf16x3": 3, "bf16x6": 6}
+_PRECISION = re.compile(r"inputPrecision = (\w+)")
 _SHARED = re.compile(r"^(#\w+) = #ttg\.swizzled_shared<\{.*order = \[0, 1\]", re.M)
 _BLOCKED = re.compile(
     r"^(#\w+) = #ttg\.blocked<\{.*threadsPerWarp = \[(\d+), (\d+)\], warpsPerCTA = \[(\d+), (\d+)\]", re.M
