@@ -24,6 +24,7 @@ AT_ROOFLINE = 0.9
 # Safer settings, tried in this order while nothing has passed: exact arithmetic first, then the plainest structure.
 SAFER: tuple[tuple[str, KnobValue], ...] = (
     ("math", False),
+    ("precision", "ieee"),
     ("gemm", "library"),
     ("conv", "library"),
     ("attention", "library"),

@@ -16,8 +16,10 @@ from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
 from kernelwright.records import KnobValue
 
 _SMALL = 128  # rows, columns and depth up to which a matrix is small
-# Of an H100: flops a second of a library's float32 products, and of those in parts on matrix units; bytes a second.
-_LIBRARY_FLOPS, _UNITS_FLOPS, _MEMORY_BYTES, _LAUNCH_SECONDS = 51e12, 90e12, 3e12, 3e-6
+# Of an H100: flops a second of a library's float32 products and convolutions, and of those in parts on matrix units.
+_PRODUCT_FLOPS, _CONVOLUTION_FLOPS, _UNITS_FLOPS = 47e12, 33e12, 90e12
+_MEMORY_BYTES, _LAUNCH_SECONDS = 3e12, 3e-6
+PART_DEPTH = 32  # the depth of an image's parts is a multiple of it
 
 
 def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]) -> list[Step]:
@@ -31,11 +33,11 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
     dropped: set[Step] = set()
     for step in reversed(steps):
         choice = options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, ""))
-        if not _is_own(step.values[0], choice):
-            continue
-        if not _writable(step, program, splits=options.get("backend") == "triton"):
-            continue
         value = step.values[0]
+        if not _is_own(value, choice):
+            continue
+        if not _writable(step, program, splits=options.get("backend") == "triton", units=choice == "units"):
+            continue
         users = readers.get(value, [])
         user = users[0] if len(users) == 1 and value not in results else None
         epilogue = None
@@ -53,7 +55,7 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
 def _is_own(value: Value, choice: KnobValue | None) -> bool:
     if choice == "units" and suits_units(value):
         return True
-    return choice == "own" or (choice in ("mixed", "units") and not suits_library(value))
+    return choice == "own" or (choice in ("mixed", "units") and value.op == "matmul" and not suits_library(value))
 
 
 def suits_library(value: Value) -> bool:
@@ -69,21 +71,43 @@ def suits_units(value: Value) -> bool:
 
     They compute six products of parts, after both sides have been read and written in parts.
     """
-    if not suits_library(value):
+    if not (suits_library(value) or _is_plain_image(value)):
         return False
-    left, right = value.args
     variants = len(value.shape[0].values)
-    depth = left.shape[-1].timed
-    results = product(value.shape, variants).timed
-    sides = product(left.shape, variants).timed + product(right.shape, variants).timed
-    flops = 2.0 * results * depth
-    library = max(flops / _LIBRARY_FLOPS, 4.0 * (sides + results) / _MEMORY_BYTES)
-    parts = max(flops / _UNITS_FLOPS, (6.0 * sides + 4.0 * results) / _MEMORY_BYTES) + 10.0 * sides / _MEMORY_BYTES
-    return parts + 2 * _LAUNCH_SECONDS < library
+    results, left, right = (product(v.shape, variants).timed for v in (value, *value.args))
+    depth, padded, library = value.args[0].shape[-1].timed, 1.0, _PRODUCT_FLOPS
+    if value.op == "conv":
+        channels = value.args[1].shape[1].timed
+        depth, library = product(value.args[1].shape[1:], variants).timed, _CONVOLUTION_FLOPS
+        padded = 1.0 if reads_patches(value) else -(-channels // PART_DEPTH) * PART_DEPTH / channels
+    flops, sides = 2.0 * results * depth, left + right
+    known = max(flops / library, 4.0 * (sides + results) / _MEMORY_BYTES)
+    parts = max(padded * flops / _UNITS_FLOPS, (6.0 * padded * sides + 4.0 * results) / _MEMORY_BYTES)
+    parts += (4.0 + 6.0 * padded) * sides / _MEMORY_BYTES + 2 * _LAUNCH_SECONDS
+    return bool(parts < known)
 
 
-def _writable(step: Step, program: Program, *, splits: bool) -> bool:
+def _is_plain_image(value: Value) -> bool:
+    """True for a float32 convolution of one group whose operands lie in memory as they are."""
+    if value.op != "conv" or value.dtype != "float32" or value.attrs["transposed"] or value.attrs["named"] is not None:
+        return False
+    variants = len(value.shape[0].values)
+    return value.attrs["groups"].equals(1) and all(operand_memory(a, variants) is root(a) for a in value.args)
+
+
+def reads_patches(value: Value) -> bool:
+    """True for a convolution that reads no element of its image twice."""
+    pairs = zip(value.args[1].shape[2:], value.attrs["stride"], strict=True)
+    apart = all(
+        size <= step for window, stride in pairs for size, step in zip(window.values, stride.values, strict=True)
+    )
+    return apart and all(border.equals(0) for border in value.attrs["padding"])
+
+
+def _writable(step: Step, program: Program, *, splits: bool, units: bool) -> bool:
     value = step.values[0]
+    if step.kind == "conv" and units:
+        return True
     if step.kind == "conv" and splits:  # Triton's kernel: images of two dims, one group
         plain = all(operand_memory(a, program.variants) is root(a) for a in value.args)
         simple = len(value.shape) == 4 and not value.attrs["transposed"] and value.attrs["groups"].equals(1)

@@ -11,7 +11,7 @@ from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import HALVES
 from kernelwright.codegen._plan import all_steps, make_plan
 from kernelwright.codegen._size import product
-from kernelwright.codegen._triton_products import SHARED_BYTES
+from kernelwright.codegen._triton_products import ON_UNITS, SHARED_BYTES
 from kernelwright.records import KnobValue
 
 _PROCESSORS = 132
@@ -44,7 +44,7 @@ def attention_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tup
     for name, values in _VALUES.items():
         fitting = [value for value in values if _fits({**first, name: value}, head, half)]
         out[name] = tuple(dict.fromkeys((first[name], *fitting)))
-    return out | _gradient_choices(found, head, half)
+    return out | _gradient_choices(found, head, half) | ({} if half else {"precision": ON_UNITS})
 
 
 def _gradient_choices(found: Iterable[Attention], head: int, half: bool) -> dict[str, tuple[KnobValue, ...]]:
@@ -88,8 +88,9 @@ def _half_tiles(attention: Attention, head: int) -> dict[str, int]:
 
 
 def _float_tiles(head: int) -> dict[str, int]:
-    rows = 32 if head > 128 else 64
-    return {"ATTENTION_M": rows, "ATTENTION_N": 32, "ATTENTION_WARPS": 8, "ATTENTION_STAGES": 2}
+    columns = 64 if head <= 64 else 32
+    rows, warps = (32, 8) if head > 128 else (64, 4)  # a matrix unit takes 64 rows, from four warps
+    return {"ATTENTION_M": rows, "ATTENTION_N": columns, "ATTENTION_WARPS": warps, "ATTENTION_STAGES": 2}
 
 
 def _fits(tiles: Mapping[str, int], head: int, half: bool) -> bool:

@@ -5,7 +5,7 @@ The defaults are for an H100: 132 multiprocessors, 227 KB of shared memory for a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelwright.codegen._graph import Graph
@@ -38,6 +38,8 @@ _UNITS: dict[str, tuple[KnobValue, ...]] = {
     "GEMM_WARPS": (4, 8),
     "GEMM_STAGES": (2, 3, 4, 5),
 }
+# Large float32 products without matrix units took three times as long as a library's on an H100.
+ON_UNITS: tuple[KnobValue, ...] = ("tf32x3", "ieee")
 _TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "GEMM_WARPS", "GEMM_STAGES")
 
 
@@ -66,24 +68,43 @@ def product_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple
     Args:
         options: the defaults of all choices without regard to the graph.
     """
-    steps = _steps(graph, {**options, "gemm": "own"})
+    steps = _own_steps(graph, options)
     products = [step.values[0] for step in steps if step.kind in ("matmul", "own_matmul", "own_conv")]
     if not products:
         return {}
     largest = max(products, key=_work)
     found = _half_tiles(largest) if largest.dtype in HALVES else _unit_tiles(largest) if suits_units(largest) else {}
+    units = {value.op for value in products if suits_units(value)}
+    found["gemm"] = _values(_preferred(graph, options, products), "matmul" in units)
+    found["conv"] = _values(options["conv"], "conv" in units)
+    if any(value.op == "conv" or suits_library(value) for value in products if value.dtype == "float32"):
+        found["precision"] = ON_UNITS
+    return found
+
+
+def _values(preferred: KnobValue, units: bool) -> tuple[KnobValue, ...]:
+    return tuple(dict.fromkeys((preferred, *(("units",) if units else ()), "library", "own")))
+
+
+def _preferred(graph: Graph, options: Mapping[str, Any], products: Sequence[Value]) -> KnobValue:
     slow = {suits_library(value) for value in products if value.op == "matmul"}
     preferred = "own" if True not in slow else "mixed" if False in slow else "library"
-    if not any(s.kind in OWN_KINDS for s in _steps(graph, {**options, "gemm": preferred})):
-        preferred = "own"  # if libraries computed all of it, the candidate would have no kernel
-    units = ("units",) if any(map(suits_units, products)) else ()
-    found["gemm"] = tuple(dict.fromkeys((preferred, *units, "library", "own")))
-    return found
+    # If libraries computed all of it, the candidate would have no kernel.
+    has_kernel = any(s.kind in OWN_KINDS for s in _steps(graph, {**options, "gemm": preferred}))
+    return preferred if has_kernel else "own"
+
+
+def _own_steps(graph: Graph, options: Mapping[str, Any]) -> list[Step]:
+    """The steps with own products, and with convolutions on matrix units where that suits them."""
+    chosen = {**options, "gemm": "own"}
+    steps = _steps(graph, chosen)
+    units = any(suits_units(step.values[0]) for step in steps if step.kind in ("conv", "own_conv"))
+    return _steps(graph, {**chosen, "conv": "units"}) if units else steps
 
 
 def on_units(value: Value, options: Mapping[str, Any]) -> bool:
     """Whether a product is computed on matrix units, from operands in parts."""
-    return options["gemm"] == "units" and suits_units(value)
+    return options["conv" if value.op == "conv" else "gemm"] == "units" and suits_units(value)
 
 
 def _steps(graph: Graph, options: Mapping[str, Any]) -> list[Step]:
@@ -153,7 +174,7 @@ def relevant_to_products(graph: Graph, options: Mapping[str, Any]) -> set[str]:
     Args:
         options: the graph's default schedule.
     """
-    steps = [s for s in _steps(graph, {**options, "gemm": "own"}) if s.kind in ("own_matmul", "own_conv")]
+    steps = [s for s in _own_steps(graph, options) if s.kind in ("own_matmul", "own_conv")]
     if not steps:
         return set()
     names = {*_TILES, *({"gemm"} if any(s.kind == "own_matmul" for s in steps) else ())}

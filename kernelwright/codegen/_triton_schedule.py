@@ -19,8 +19,8 @@ from kernelwright.records import KnobValue
 # Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
 CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "fusion": ("full", "rows", "none"),
-    "gemm": ("own", "library"),  # also "mixed" and "units", where a product suits them
-    "conv": ("library", "own"),
+    "gemm": ("own", "library"),  # also "mixed" and "units", where products suit these
+    "conv": ("library", "own"),  # also "units"
     "precision": ("ieee", "tf32x3"),
     "splits": (1, 2, 4, 8),
     "persistent": (False, True),
@@ -61,7 +61,7 @@ def choices(graph: Graph) -> dict[str, tuple[KnobValue, ...]]:
     """Every choice with its values, the default for this graph first."""
     found = dict(CHOICES)
     if _is_convolution(graph):
-        found["conv"] = ("own", "library")
+        found["conv"] = "own", "library"
     first = {**{name: values[0] for name, values in found.items()}, **_FIXED}
     graph = without_weights(graph, first)
     return found | _reductions(graph, first) | product_choices(graph, first) | attention_choices(graph, first)

@@ -105,7 +105,13 @@ def convolutions_in_every_variant():
 def units(body, inputs, schedule=None, variants=None, **more):
     """A candidate whose products of any size are computed on matrix units."""
     with mock.patch.multiple(_products, _SMALL=0, _LAUNCH_SECONDS=-1.0):
-        return build(body, inputs, {"gemm": "units", **SMALL, **(schedule or {})}, variants, **more)
+        return build(
+            body,
+            inputs,
+            {**({} if "conv(" in body or "F.conv" in body else {"gemm": "units"}), **SMALL, **(schedule or {})},
+            variants,
+            **more,
+        )
 
 
 def launches(built):
@@ -160,6 +166,38 @@ def infinity_in_a_product_on_matrix_units_is_what_it_is_in_float32():
     torch.testing.assert_close(candidate(x, w), reference(x, w), equal_nan=True)
     assert candidate(x, w)[3].isinf().all()
     assert candidate(x, w)[6].isfinite().all(), "what rounds to infinity is not infinite"
+
+
+@case
+@mock.patch.object(torch.cuda, "get_device_properties", FEW)
+def convolutions_on_matrix_units():
+    """Of every rank, with borders, gaps and steps; patches that do not overlap; and what follows in the same kernel."""
+    init = "self.w = nn.Parameter(torch.randn({}))\nself.b = nn.Parameter(torch.randn(11))\n"
+    called = "return F.relu(F.conv{}d(x, self.w, self.b{}))"
+    for rank, image, filters, how in (
+        (1, "2, 40, 50", "11, 40, 5", ", padding=6, dilation=3"),
+        (2, "2, 6, 13, 17", "11, 6, 3, 3", ", padding=1"),
+        (2, "3, 35, 13, 17", "11, 35, 2, 3", ", padding=(0, 2), stride=(2, 1), dilation=(1, 2)"),
+        (3, "2, 33, 5, 6, 7", "11, 33, 3, 3, 2", ", padding=(1, 0, 1), stride=(1, 1, 2)"),
+        (2, "2, 3, 16, 24", "11, 3, 8, 8", ", stride=8"),
+        (1, "2, 70, 15", "11, 70, 2", ", stride=3"),
+        (2, "2, 20, 9, 8", "11, 20, 1, 1", ""),
+    ):
+        for schedule in ({}, {"splits": 2, "persistent": True, "BLOCK_K": 16}):
+            built = units(called.format(rank, how), f"torch.randn({image})", {"conv": "units", **schedule},
+                          init=init.format(filters))  # fmt: skip
+            assert [r["kind"] for r in built.generated.report] == ["own_conv"]
+            assert launches(built) == 2
+            built.check()
+
+
+@case
+def a_convolution_of_groups_stays_the_librarys():
+    init = "self.w = nn.Parameter(torch.randn(12, 4, 3, 3))\nself.v = nn.Parameter(torch.randn(10, 12, 3, 3))"
+    built = units("return F.conv2d(F.conv2d(x, self.w, groups=2), self.v).relu()", "torch.randn(2, 8, 9, 9)",
+                  {"conv": "units"}, init=init)  # fmt: skip
+    assert [r["kind"] for r in built.generated.report] == ["torch", "own_conv"]
+    built.check()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from kernelwright.evaluator.worker.triton.work import crossed_share, work_of
 __all__ = ["Steps"]
 
 _FREE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "detach", "alias", "lift_fresh"}
+_FREE |= {"_unsafe_view"}  # a view, which its schema does not say
 
 
 class Steps:
