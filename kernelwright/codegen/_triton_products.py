@@ -31,7 +31,7 @@ _HALVES: dict[str, tuple[KnobValue, ...]] = {
     "GEMM_WARPS": (4, 8),
     "GEMM_STAGES": (2, 3, 4, 5),
 }
-_UNITS: dict[str, tuple[KnobValue, ...]] = {
+_FLOATS: dict[str, tuple[KnobValue, ...]] = {
     "BLOCK_M": (32, 64, 128),
     "BLOCK_N": (32, 64, 128),
     "BLOCK_K": (16, 32),
@@ -73,11 +73,11 @@ def product_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple
     if not products:
         return {}
     largest = max(products, key=_work)
-    found = _half_tiles(largest) if largest.dtype in HALVES else _unit_tiles(largest) if suits_units(largest) else {}
+    found = _half_tiles(largest) if largest.dtype in HALVES else _float_tiles(largest)
     units = {value.op for value in products if suits_units(value)}
     found["gemm"] = _values(_preferred(graph, options, products), "matmul" in units)
     found["conv"] = _values(options["conv"], "conv" in units)
-    if any(value.op == "conv" or suits_library(value) for value in products if value.dtype == "float32"):
+    if any(value.dtype == "float32" for value in products):
         found["precision"] = ON_UNITS
     return found
 
@@ -135,7 +135,9 @@ def sizes_of(value: Value) -> tuple[int, int, int, int]:
 def _half_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
     """Tiles of a product of halves."""
     rows, columns = _filling(value)
-    k = sizes_of(value)[-1]
+    batches, m, n, k = sizes_of(value)
+    if rows == columns == 128 and batches * -(-m // 128) * -(-n // 256) >= 2 * _PROCESSORS:
+        columns = 256  # fewer bytes from the caches
     large = rows * columns >= 128 * 128
     first = {
         "BLOCK_M": rows,
@@ -147,12 +149,12 @@ def _half_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
     return {name: tuple(dict.fromkeys((first[name], *values))) for name, values in _HALVES.items()}
 
 
-def _unit_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
-    """Tiles of a float32 product on matrix units: three parts of either side lie in shared memory at once."""
+def _float_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
+    """Tiles of a float32 product on matrix units: up to three parts of either side lie in shared memory at once."""
     rows, columns = _filling(value)
     first = {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": 32, "GEMM_WARPS": 8 if rows * columns > 64 * 64 else 4,
              "GEMM_STAGES": 4}  # fmt: skip
-    return {name: tuple(dict.fromkeys((first[name], *values))) for name, values in _UNITS.items()}
+    return {name: tuple(dict.fromkeys((first[name], *values))) for name, values in _FLOATS.items()}
 
 
 def _filling(value: Value) -> tuple[int, int]:
