@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.codegen._graph import CodegenError, Scalar
-from kernelwright.codegen._ir import HALVES, Value
+from kernelwright.codegen._ir import BYTES, HALVES, Value
 from kernelwright.codegen._size import Shape, Size, product
 
 Operand = Value | int | float | bool | Size | Scalar
@@ -76,8 +76,9 @@ class Builder:
         shape = self.broadcast([a.shape for a in args if isinstance(a, Value)])
         if dtype is None:
             dtype = "bool" if op in _BOOLEAN else self.promote(args[1:] if op == "where" else args)
-        for one in (dtype, *(a.dtype for a in args if isinstance(a, Value))):
-            if one not in self.rank:
+        read = (*self.rank, *BYTES) if op == "cast" else self.rank
+        for one, known in ((dtype, self.rank), *((a.dtype, read) for a in args if isinstance(a, Value))):
+            if one not in known:
                 raise Unsupported(f"dtype {one}")
         return self.make(op, args, shape, dtype, name)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 C_TYPES = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
-C_TYPES |= {"float16": "float", "bfloat16": "float"}
+C_TYPES |= {"float16": "float", "bfloat16": "float", "int8": "signed char", "uint8": "unsigned char"}
 STORED_TYPES = {**C_TYPES, "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 # name -> expression over {0}, {1}, ...; {t} is the type of the result, {f} the suffix of its functions and literals.

@@ -14,8 +14,9 @@ from typing import Any
 from kernelwright.codegen._size import Affine, Shape, delinearise, linearise
 
 HALVES = ("float16", "bfloat16")  # stored in two bytes, computed in float32
+BYTES = ("int8", "uint8")  # read, and cast: nothing is computed in them
 C_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
-C_TYPES |= dict.fromkeys(HALVES, "float")
+C_TYPES |= {**dict.fromkeys(HALVES, "float"), **{name: f"{name}_t" for name in BYTES}}
 # Memory types: GCC 12 vectorises loads of bytes, but not of bool.
 STORED_TYPES = {**C_TYPES, "bool": "uint8_t", "float16": "Float16", "bfloat16": "BFloat16"}
 

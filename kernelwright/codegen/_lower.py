@@ -16,7 +16,7 @@ from kernelwright.codegen import (
 )
 from kernelwright.codegen._builder import Builder, Unsupported
 from kernelwright.codegen._graph import Graph, Node, Ref
-from kernelwright.codegen._ir import POINTWISE, Program, Value, reachable, root
+from kernelwright.codegen._ir import BYTES, POINTWISE, Program, Value, reachable, root
 from kernelwright.codegen._registry import TABLE
 from kernelwright.codegen._size import product
 
@@ -171,7 +171,7 @@ def _lower_node(
     reason = "no template for it yet"
     if base in keep or f"node:{node.name}" in keep:
         reason = "left to the library by choice"
-    elif handler is not None and all(o.dtype in builder.rank for o in node.outputs):
+    elif handler is not None and all(o.dtype in (*builder.rank, *BYTES) for o in node.outputs):
         mark = len(builder.values)
         try:
             result = handler(builder, *args, **kwargs)
@@ -190,6 +190,8 @@ def _checked(builder: Builder, value: Value, node: Node, index: int) -> Value:
     info = node.outputs[index]
     if value.shape != info.shape:
         raise Unsupported("the lowering found another shape")
+    if info.dtype in BYTES and not (value.is_view and value.dtype == info.dtype):
+        raise Unsupported(f"dtype {info.dtype}")
     return builder.cast(value, info.dtype)
 
 

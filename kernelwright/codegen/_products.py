@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.codegen._domain import NotFusible
-from kernelwright.codegen._ir import HALVES, STORED_TYPES, Index, Program, Value, root, through_view
+from kernelwright.codegen._ir import BYTES, HALVES, STORED_TYPES, Index, Program, Value, root, through_view
 from kernelwright.codegen._kernel import Argument, Function, NestWriter
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._nest import Nest, analyse, is_element
@@ -30,6 +30,7 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
         for value in step.reads:
             readers.setdefault(value, []).append(step)
     replaced: dict[Step, Step] = {}
+    own: dict[Step, Step] = {}  # products, with the steps that compute them and what follows
     dropped: set[Step] = set()
     for step in reversed(steps):
         choice = options.get({"matmul": "gemm", "conv": "conv"}.get(step.kind, ""))
@@ -44,12 +45,46 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
         if user is not None and user.kind == "nest" and user not in replaced:
             epilogue = _epilogue(user, value, program.variants)
         if user is None or epilogue is None:
-            replaced[step] = Step(f"own_{step.kind}", step.values, step.outputs)
+            own[step] = replaced[step] = Step(f"own_{step.kind}", step.values, step.outputs)
         else:
             dropped.add(step)
             values = [*step.values, *user.values]
-            replaced[user] = Step(f"own_{step.kind}", values, user.outputs, epilogue=epilogue, region=user.region)
+            own[step] = Step(f"own_{step.kind}", values, user.outputs, epilogue=epilogue, region=user.region)
+            replaced[user] = own[step]
+    if options.get("backend") == "triton":
+        dropped |= _read_as_bytes(steps, own, readers, results)
     return [replaced.get(s, s) for s in steps if s not in dropped]
+
+
+def _read_as_bytes(
+    steps: Sequence[Step], own: Mapping[Step, Step], readers: Mapping[Value, list[Step]], results: set[Value]
+) -> set[Step]:
+    """Steps that only cast bytes for own products. These read the bytes, and cast what they have read."""
+    found = set()
+    for step in steps:
+        value, users = step.values[0], readers.get(step.values[0], [])
+        if (
+            len(step.values) == 1
+            and is_cast_byte(value)
+            and value not in results
+            and all(user in own for user in users)
+        ):
+            found.add(step)
+            for user in users:
+                own[user].values.append(value)
+    return found
+
+
+def is_cast_byte(value: Value) -> bool:
+    """True for a cast from bytes in memory to float32."""
+    cast = value.op == "cast" and value.dtype == "float32" and value.args[0].dtype in BYTES
+    return cast and root(value.args[0]).op == "leaf"
+
+
+def reads_bytes(value: Value) -> bool:
+    """True for a matrix product with a side that is cast from bytes."""
+    sides = value.args if value.op == "matmul" else ()
+    return any(is_cast_byte(shown) for side in sides for shown in _views(side) if not shown.is_view)
 
 
 def _is_own(value: Value, choice: KnobValue | None) -> bool:
@@ -59,8 +94,10 @@ def _is_own(value: Value, choice: KnobValue | None) -> bool:
 
 
 def suits_library(value: Value) -> bool:
-    """True for a float32 product of more than small matrices. No matrix unit computes it, and vendors' kernels win."""
+    """True for a float32 product of more than small matrices in memory: on ordinary units, vendors' kernels win."""
     left, right = value.args
+    if reads_bytes(value):
+        return False
     rows = product(left.shape[:-1] if len(right.shape) == 2 else left.shape[-2:-1], len(left.shape[0].values))
     sizes = (rows, value.shape[-1], left.shape[-1])
     return value.op == "matmul" and value.dtype == "float32" and any(size.timed > _SMALL for size in sizes)
@@ -163,10 +200,19 @@ class Layout:
     inner: Loop | None = None
 
 
-def access(value: Value, index: Index, variants: int, copies: bool = False) -> tuple[Value, Affine] | None:
-    """The memory of an operand and the position in it, or None. With ``copies``, a view may be copied into memory."""
+def access(
+    value: Value, index: Index, variants: int, copies: bool = False, casts: bool = False
+) -> tuple[Value, Affine] | None:
+    """The memory of an operand and the position in it, or None.
+
+    Args:
+        copies: a view may be copied into memory. casts: bytes may be read, to be cast by the reader.
+    """
     shown, place = value, index
-    while shown.is_view:
+    while shown.is_view or (casts and is_cast_byte(shown)):
+        if not shown.is_view:
+            shown = shown.args[0]
+            continue
         found = through_view(shown, place, variants)
         if found is None:
             return (value, linearise(index, value.shape, variants)) if copies else None
@@ -176,11 +222,11 @@ def access(value: Value, index: Index, variants: int, copies: bool = False) -> t
 
 def split_layout(value: Value, variants: int) -> Layout | None:
     """The access pattern of a product. Its depth may be two loops, as when attention heads are apart in memory."""
-    found = matrix_layout(value, variants)
+    found = matrix_layout(value, variants, casts=True)
     depth = value.args[0].shape[-1]
     for size in (s for operand in value.args for shown in _views(operand) for s in shown.shape):
         if found is None and size.divides(depth) and not size.equals(1) and size != depth:
-            found = matrix_layout(value, variants, size)
+            found = matrix_layout(value, variants, size, casts=True)
     return found
 
 
@@ -192,12 +238,14 @@ def _views(value: Value) -> Iterator[Value]:
         yield value
 
 
-def matrix_layout(value: Value, variants: int, split: Size | None = None, *, copies: bool = False) -> Layout | None:
+def matrix_layout(
+    value: Value, variants: int, split: Size | None = None, *, copies: bool = False, casts: bool = False
+) -> Layout | None:
     """The access pattern of a product, or None if an operand is not a strided matrix.
 
     Args:
         split: the extent of the inner one of two loops over the depth; None for one loop.
-        copies: copy an operand that is not a strided matrix.
+        copies: copy an operand that is not a strided matrix. casts: read bytes, which the kernel then casts.
     """
     left, right = value.args
     leading = [Loop(f"b{d}", size) for d, size in enumerate(left.shape[:-2])]
@@ -212,8 +260,8 @@ def matrix_layout(value: Value, variants: int, split: Size | None = None, *, cop
 
     batch_right = leading if len(right.shape) > 2 else []
     ends = (*at(n), depth) if value.attrs["transposed"] else (depth, *at(n))
-    a = access(left, (*at(*leading, m), depth), variants, copies)
-    b = access(right, (*at(*batch_right), *ends), variants, copies)
+    a = access(left, (*at(*leading, m), depth), variants, copies, casts)
+    b = access(right, (*at(*batch_right), *ends), variants, copies, casts)
     if a is None or b is None:
         return None
     layout = Layout(leading, m, n, k, a, b, inner)

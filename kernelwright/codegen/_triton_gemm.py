@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.codegen._ir import HALVES, Value, root
+from kernelwright.codegen._ir import BYTES, HALVES, Value, root
 from kernelwright.codegen._kernel import Argument
 from kernelwright.codegen._nest import Expr, Nest
 from kernelwright.codegen._partition import Step
@@ -251,7 +251,7 @@ class ProductWriter:
             writer.walks = [w for w in writer.walks if layout.k not in w[1]] + [(depth, [layout.k, layout.inner])]
         place = writer.position(position)
         mask = f"{index}_inside & ({depth} < {self._depth()})"
-        writer.emit(f"{name} = tl.load({writer.tensor(value)} + {place}, mask={mask}, other=0)")
+        writer.emit(f"{name} = tl.load({writer.tensor(value)} + {place}, mask={mask}, other=0){_cast(value)}")
 
     def _describe(self) -> None:
         """Write the descriptors of both sides. They read zeros beyond the end of a matrix."""
@@ -277,7 +277,7 @@ class ProductWriter:
         assert found is not None
         along, starts = found[1], (f"{index}_start", "start")
         turned = "" if along == (name == "left") else ".T"  # the product wants the depth along the left side's rows
-        return f"{name}_tiles.load([{', '.join(starts if along else starts[::-1])}]){turned}"
+        return f"{name}_tiles.load([{', '.join(starts if along else starts[::-1])}]){turned}{_cast(side[0])}"
 
     def _finish(self) -> None:
         """Write the epilogue, or the store of a part of the sums."""
@@ -296,6 +296,11 @@ class ProductWriter:
         writer.decode("column", nest.inner)
         for value, expr, position in nest.stores:
             writer.store(value, expr, position)
+
+
+def _cast(value: Value) -> str:
+    """What follows the load of an operand."""
+    return ".to(tl.float32)" if value.dtype in BYTES else ""
 
 
 def stages_within(stored: int, floats: str) -> str:

@@ -12,7 +12,7 @@ from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import HALVES, Value, root
 from kernelwright.codegen._partition import Step, in_place
 from kernelwright.codegen._plan import OWN_KINDS, Plan, all_steps, fold_biases, make_plan
-from kernelwright.codegen._products import Layout, split_layout, suits_library, suits_units
+from kernelwright.codegen._products import Layout, reads_bytes, split_layout, suits_library, suits_units
 from kernelwright.codegen._size import Affine, Loop, Size, product
 from kernelwright.codegen._triton_loop import runs_inside
 from kernelwright.records import KnobValue
@@ -20,7 +20,7 @@ from kernelwright.records import KnobValue
 SHARED_BYTES = 232448  # of shared memory that one block may have
 _ITEM_BYTES = {"float32": 4, **dict.fromkeys(HALVES, 2)}
 _PROCESSORS = 132
-_FEW_TILES = _PROCESSORS // 2  # up to which splitting the depth can fill idle multiprocessors
+_FEW_TILES = _PROCESSORS  # up to which splitting the depth can fill multiprocessors: each runs several programs
 _LONG_DEPTH = 1024
 _ALIGNMENT = 16  # bytes, of the rows that a tensor descriptor reads
 
@@ -79,6 +79,8 @@ def product_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple
     found["conv"] = _values(options["conv"], "conv" in units)
     if any(value.dtype == "float32" for value in products):
         found["precision"] = ON_UNITS
+    if reads_bytes(largest) and _pays_to_split(largest, found["BLOCK_M"][0], found["BLOCK_N"][0]):
+        found["splits"] = 4, 1, 2, 8  # a library would read four times the bytes: there is time for a second launch
     return found
 
 
@@ -135,8 +137,8 @@ def sizes_of(value: Value) -> tuple[int, int, int, int]:
 def _half_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
     """Tiles of a product of halves."""
     rows, columns = _filling(value)
-    batches, m, n, k = sizes_of(value)
-    if rows == columns == 128 and batches * -(-m // 128) * -(-n // 256) >= 2 * _PROCESSORS:
+    k = sizes_of(value)[-1]
+    if rows == columns == 128 and _tiles(value, 128, 256) >= 2 * _PROCESSORS:
         columns = 256  # fewer bytes from the caches
     large = rows * columns >= 128 * 128
     first = {
@@ -159,10 +161,10 @@ def _float_tiles(value: Value) -> dict[str, tuple[KnobValue, ...]]:
 
 def _filling(value: Value) -> tuple[int, int]:
     """Rows and columns of a product's tiles: 128 each, unless too few of them would fill the device."""
-    batches, m, n, _ = sizes_of(value)
+    _, m, n, _ = sizes_of(value)
     rows = next((size for size in (16, 32, 64) if m <= size), 128)
     columns = next((size for size in (32, 64) if n <= size), 128)
-    while max(rows, columns) > 64 and batches * -(-m // rows) * -(-n // columns) < _PROCESSORS:
+    while max(rows, columns) > 64 and _tiles(value, rows, columns) < _PROCESSORS:
         rows, columns = (rows, columns // 2) if columns >= rows else (rows // 2, columns)
     return rows, columns
 
@@ -181,13 +183,22 @@ def relevant_to_products(graph: Graph, options: Mapping[str, Any]) -> set[str]:
         return set()
     names = {*_TILES, *({"gemm"} if any(s.kind == "own_matmul" for s in steps) else ())}
     for step in steps:
-        batches, m, n, k = sizes_of(step.values[0])
-        tiles = batches * -(-m // options["BLOCK_M"]) * -(-n // options["BLOCK_N"])
-        names |= {"precision"} if step.values[0].dtype == "float32" else set()
-        names |= {"persistent"} if tiles > _PROCESSORS else set()
-        names |= {"splits"} if tiles <= _FEW_TILES and k >= _LONG_DEPTH else set()
+        value, tile = step.values[0], (options["BLOCK_M"], options["BLOCK_N"])
+        names |= {"precision"} if value.dtype == "float32" else set()
+        names |= {"persistent"} if _tiles(value, *tile) > _PROCESSORS else set()
+        names |= {"splits"} if _pays_to_split(value, *tile) else set()
         names |= {"descriptors"} if descriptors_fit(step) else set()
     return names
+
+
+def _tiles(value: Value, rows: Any, columns: Any) -> int:
+    batches, m, n, _ = sizes_of(value)
+    return int(batches * -(-m // rows) * -(-n // columns))
+
+
+def _pays_to_split(value: Value, rows: Any, columns: Any) -> bool:
+    """Whether a product has so few tiles, and such a depth, that it can pay to split the depth."""
+    return _tiles(value, rows, columns) <= _FEW_TILES and sizes_of(value)[-1] >= _LONG_DEPTH
 
 
 def descriptors_fit(step: Step) -> bool:

@@ -85,6 +85,19 @@ def unary_operators(backend):
 
 
 @shared
+def bytes_are_read_and_cast(backend):
+    names = ["x.to(s.dtype) * s", "y.to(torch.int64) + 1", "x.to(torch.bool) & (y.to(torch.int32) > 3)",
+             "x.to(s.dtype).sum(1)", "x.t().to(s.dtype) - 1"]  # fmt: skip
+    inputs = "torch.randint(-128, 128, (5, 70), dtype=torch.int8), torch.randint(0, 256, (5, 70), dtype=torch.uint8)"
+    built = backend.build("# x y s\n" + returned(names), f"{inputs}, torch.randn(5, 1)")
+    assert not built.in_torch()
+    built.check()
+    kept = backend.build("# x y\nreturn x.t() + y.t(), x.to(torch.int32) * 2, y[1:, ::2], x.mT.contiguous()", inputs)
+    assert set(kept.in_torch()) >= {"add.Tensor"}, "arithmetic of bytes wraps around"
+    kept.check()
+
+
+@shared
 def special_values(backend):
     names = ["x.exp()", "x.relu()", "x.tanh()", "x.sigmoid()", "x.clamp(-1, 1)", "torch.erf(x)", "x.log()", "x.sqrt()",
              "F.silu(x)", "x.abs()", "F.leaky_relu(x)", "F.hardtanh(x)", "F.softplus(x)", "F.mish(x)",

@@ -93,6 +93,24 @@ def float32_in_three_products_of_tf32():
 
 @case
 @mock.patch.object(torch.cuda, "get_device_properties", FEW)
+def bytes_are_cast_in_the_product_that_reads_them():
+    inputs = "torch.randn(20, 48), torch.randint(-128, 128, ({}), dtype=torch.int8), torch.randn(56)"
+    for schedule in ({}, {"precision": "ieee", "splits": 2, "persistent": True}, {"descriptors": True}):
+        for shape, side in (("56, 48", "w.to(x.dtype).t()"), ("48, 56", "w.to(x.dtype)")):
+            built = build(
+                f"# x w s\nreturn (x @ {side}) * s", inputs.format(shape), {"gemm": "own", **SMALL, **schedule}
+            )
+            assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
+            assert built.generated.bytes_moved == 4 * (20 * 48 + 20 * 56 + 56) + 48 * 56
+            built.check()
+    both = "# x w s\nm = w.to(x.dtype)\nreturn (x @ m) * s, m.exp()"
+    built = build(both, inputs.format("48, 56"), {"gemm": "own", **SMALL})
+    assert sorted(r["kind"] for r in built.generated.report) == ["nest", "own_matmul"]
+    built.check()
+
+
+@case
+@mock.patch.object(torch.cuda, "get_device_properties", FEW)
 def convolutions_in_every_variant():
     init = "self.w = nn.Parameter(torch.randn(11, 6, 3, 3))\nself.b = nn.Parameter(torch.randn(11))\n"
     for schedule in ({"splits": 4}, {"persistent": True}, {"precision": "tf32x3", "splits": 2, "persistent": True}):
