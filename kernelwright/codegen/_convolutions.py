@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kernelwright.codegen._gemm import finished, operands, rows_passed, sizes_of, tail_of, widen
 from kernelwright.codegen._ir import Value
 from kernelwright.codegen._kernel import Function
 from kernelwright.codegen._names import KernelSizes
 from kernelwright.codegen._partition import Step
-from kernelwright.codegen._products import (
-    finished,
-    operand_memory,
-    operands,
-    rows_passed,
-    sizes_of,
-    tail_of,
-    widen,
-)
+from kernelwright.codegen._products import operand_memory
 from kernelwright.codegen._size import Size
 
 _DIMS = "dhw"  # an image of fewer dims has leading dims of size 1

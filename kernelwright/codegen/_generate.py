@@ -8,6 +8,7 @@ from kernelwright.codegen._convolutions import conv_function
 from kernelwright.codegen._emitter import Emitter
 from kernelwright.codegen._file import Generated
 from kernelwright.codegen._forward import ForwardWriter
+from kernelwright.codegen._gemm import gemm_function
 from kernelwright.codegen._gemm_library import gemm_blocks
 from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import Program
@@ -15,7 +16,6 @@ from kernelwright.codegen._kernel import Function, NestWriter
 from kernelwright.codegen._math import math_library
 from kernelwright.codegen._partition import Step
 from kernelwright.codegen._plan import Plan, fold_biases, make_plan
-from kernelwright.codegen._products import gemm_function
 from kernelwright.codegen._routines import routine_function
 from kernelwright.codegen._schedule import CHOICES, CONSTANTS, complete, relevant
 from kernelwright.codegen._templates import pool_function, scan_function
