@@ -211,11 +211,22 @@ def access(
         if not shown.is_view:
             shown = shown.args[0]
             continue
+        source = _unshaped(shown)
+        source = _unshaped(source.args[0]) if casts and is_cast_byte(source) else source
+        if not source.is_view:  # memory in another shape, of which no index is needed
+            return source, linearise(place, shown.shape, variants)
         found = through_view(shown, place, variants)
         if found is None:
             return (value, linearise(index, value.shape, variants)) if copies else None
         shown, place = shown.args[0], found
     return shown, linearise(place, shown.shape, variants)
+
+
+def _unshaped(value: Value) -> Value:
+    """A value before it was seen in other shapes."""
+    while value.op == "reshape":
+        value = value.args[0]
+    return value
 
 
 def split_layout(value: Value, variants: int) -> Layout | None:

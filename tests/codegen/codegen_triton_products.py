@@ -101,7 +101,8 @@ def bytes_are_cast_in_the_product_that_reads_them():
                 f"# x w s\nreturn (x @ {side}) * s", inputs.format(shape), {"gemm": "own", **SMALL, **schedule}
             )
             assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
-            assert built.generated.bytes_moved == 4 * (20 * 48 + 20 * 56 + 56) + 48 * 56
+            sums = 8 * 20 * 56 * schedule.get("splits", 0)
+            assert built.generated.bytes_moved == 4 * (20 * 48 + 20 * 56 + 56) + 48 * 56 + sums
             built.check()
     both = "# x w s\nm = w.to(x.dtype)\nreturn (x @ m) * s, m.exp()"
     built = build(both, inputs.format("48, 56"), {"gemm": "own", **SMALL})
@@ -207,6 +208,19 @@ def convolutions_on_matrix_units():
             assert [r["kind"] for r in built.generated.report] == ["own_conv"]
             assert launches(built) == 2
             built.check()
+
+
+@case
+def memory_in_another_shape_is_read_as_a_matrix():
+    """As ``einsum`` writes it: rows of several dims as one, which no index of those dims stands for."""
+    inputs = "torch.randn(4, 5, 6, 20), torch.randn(20, 30)"
+    for schedule in ({"gemm": "own", **SMALL}, {"gemm": "own", "precision": "ieee", **SMALL}):
+        built = build('# x w\nreturn torch.einsum("bijl,lk->bijk", x, w)', inputs, schedule)
+        assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
+        built.check()
+    built = units('# x w\nreturn torch.einsum("bijl,lk->bijk", x, w).relu()', inputs)
+    assert launches(built) == 2
+    built.check()
 
 
 @case

@@ -114,6 +114,8 @@ def test_a_product_of_float32_that_is_worth_it_can_be_computed_on_matrix_units()
     assert made.launches == 3
     parts = 6 * (1024 * 1024 + 1024 * 2048)
     assert made.bytes_moved == 4 * (1024 * 1024 + 2 * 1024 * 2048) + 2 * parts
+    split = generate(followed, {"gemm": "own", "splits": 4}, backend="triton")
+    assert split.bytes_moved == 4 * (1024 * 1024 + 2 * 1024 * 2048) + 2 * 4 * 4 * 1024 * 2048
     for sizes in ({**large, "K": 32}, {**large, "M": 16}):
         narrow = product_of("float32", [sizes, ALIGNED[1]])
         assert "units" not in schedule_space(narrow, backend="triton")["gemm"], "splitting would take longer"
