@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelwright.codegen._domain import NotFusible
 from kernelwright.codegen._ir import BYTES, Index, Program, Value, root, through_view
@@ -14,10 +14,32 @@ from kernelwright.codegen._size import Affine, Loop, Size, linearise, product
 from kernelwright.records import KnobValue
 
 _SMALL = 128  # rows, columns and depth up to which a matrix is small
-# Of an H100: flops a second of a library's float32 products and convolutions, and of those in parts on matrix units.
-_PRODUCT_FLOPS, _CONVOLUTION_FLOPS, _UNITS_FLOPS = 47e12, 33e12, 90e12
-_MEMORY_BYTES, _LAUNCH_SECONDS = 3e12, 3e-6
+# Of an H100: flops a second of a library's float32 products and convolutions.
+_PRODUCT_FLOPS, _CONVOLUTION_FLOPS, _MEMORY_BYTES, _LAUNCH_SECONDS = 47e12, 33e12, 3e12, 3e-6
 PART_DEPTH = 32  # the depth of an image's parts is a multiple of it
+
+
+class Scheme(NamedTuple):
+    """How matrix units compute a float32 product.
+
+    Attributes:
+        dtype: of the parts that each side is the sum of, ``parts`` of them.
+        scaled: whether each row is first brought into the range of the dtype.
+        flops: of float32 products a second that an H100 is expected to reach.
+        side_bytes: bytes of one element of a side that are read and written before the product.
+    """
+
+    dtype: str
+    parts: int
+    scaled: bool
+    flops: float
+    side_bytes: float
+
+
+SCHEMES = {
+    "fp16x3": Scheme("float16", 2, True, 180e12, 12.0),
+    "bf16x6": Scheme("bfloat16", 3, False, 90e12, 10.0),
+}
 
 
 def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]) -> list[Step]:
@@ -35,7 +57,7 @@ def own_products(steps: list[Step], program: Program, options: Mapping[str, Any]
         value = step.values[0]
         if not _is_own(value, choice):
             continue
-        if not _writable(step, program, splits=options.get("backend") == "triton", units=choice == "units"):
+        if not _writable(step, program, splits=options.get("backend") == "triton", units=choice in SCHEMES):
             continue
         users = readers.get(value, [])
         user = users[0] if len(users) == 1 and value not in results else None
@@ -86,9 +108,9 @@ def reads_bytes(value: Value) -> bool:
 
 
 def _is_own(value: Value, choice: KnobValue | None) -> bool:
-    if choice == "units" and suits_units(value):
+    if choice in SCHEMES and suits_units(value, str(choice)):
         return True
-    return choice == "own" or (choice in ("mixed", "units") and value.op == "matmul" and not suits_library(value))
+    return choice == "own" or (choice in ("mixed", *SCHEMES) and value.op == "matmul" and not suits_library(value))
 
 
 def suits_library(value: Value) -> bool:
@@ -101,14 +123,15 @@ def suits_library(value: Value) -> bool:
     return value.op == "matmul" and value.dtype == "float32" and any(size.timed > _SMALL for size in sizes)
 
 
-def suits_units(value: Value) -> bool:
+def suits_units(value: Value, name: str) -> bool:
     """True for a float32 product for which a GPU's matrix units are expected to need less time than the library does.
 
-    They compute six products of parts, after both sides have been read and written in parts.
+    Args:
+        name: of a scheme. Before the product, its kernels read both sides and write them in parts.
     """
-    if not (suits_library(value) or _is_plain_image(value)):
+    if name not in SCHEMES or not (suits_library(value) or _is_plain_image(value)):
         return False
-    variants = len(value.shape[0].values)
+    scheme, variants = SCHEMES[name], len(value.shape[0].values)
     results, left, right = (product(v.shape, variants).timed for v in (value, *value.args))
     depth, padded, library = value.args[0].shape[-1].timed, 1.0, _PRODUCT_FLOPS
     if value.op == "conv":
@@ -117,9 +140,11 @@ def suits_units(value: Value) -> bool:
         padded = 1.0 if reads_patches(value) else -(-channels // PART_DEPTH) * PART_DEPTH / channels
     flops, sides = 2.0 * results * depth, left + right
     known = max(flops / library, 4.0 * (sides + results) / _MEMORY_BYTES)
-    parts = max(padded * flops / _UNITS_FLOPS, (6.0 * padded * sides + 4.0 * results) / _MEMORY_BYTES)
-    parts += (4.0 + 6.0 * padded) * sides / _MEMORY_BYTES + 2 * _LAUNCH_SECONDS
-    return bool(parts < known)
+    read = 2.0 * scheme.parts * padded * sides + 4.0 * results
+    expected = max(padded * flops / scheme.flops, read / _MEMORY_BYTES)
+    launches = 5 if scheme.scaled else 2
+    expected += padded * scheme.side_bytes * sides / _MEMORY_BYTES + launches * _LAUNCH_SECONDS
+    return bool(expected < known)
 
 
 def _is_plain_image(value: Value) -> bool:

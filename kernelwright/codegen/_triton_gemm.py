@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.codegen._ir import BYTES, HALVES, Value, root
@@ -77,11 +77,6 @@ def _plain(value: Value, layout: Layout, variants: int) -> Nest:
     at = linearise([Affine.of(rows), Affine.of(columns)], [rows.extent, columns.extent], variants)
     result = Expr("load", value, position=at)
     return Nest("pointwise", [rows], [columns], columns, [(value, result, at)], [result], False, variants)
-
-
-def bytes_of_sums(kernels: Sequence[Kernel]) -> int:
-    """Bytes of the sums of parts of the depth, which are written once and read once."""
-    return sum(8 * int(k.meta["SPLITS"]) * k.sizes["n"].timed for k in kernels if "SPLITS" in k.meta)
 
 
 class ProductWriter:
@@ -330,7 +325,7 @@ def _adding_up(nest: Nest, value: Value, name: str, title: str, splits: int) -> 
         writer.wide, program = True, program_number(True)
     writer.declare(axis, f"{program} * BLOCK", "BLOCK")
     writer.emit("acc = tl.zeros([BLOCK], tl.float32)")
-    writer.open("for split in range(SPLITS):")
+    writer.open(f"for split in range({splits}):")
     place = f"parts + split * {writer.sizes.expr(nest.volume(), 'n')} + at"
     writer.emit(f"acc += tl.load({place}, mask=at_inside, other=0)")
     writer.close()
@@ -338,6 +333,6 @@ def _adding_up(nest: Nest, value: Value, name: str, title: str, splits: int) -> 
         writer.store(stored, expr, position)
     arguments = [*writer.arguments(), Argument("local", "parts", f"{name}_parts")]
     own = f"{name}_finish"
-    text = writer.function(own, f"{title}: the parts of its sums", ["SPLITS", "BLOCK"], arguments)
-    meta = {"SPLITS": str(splits), "BLOCK": "BLOCK", "num_warps": "WARPS"}
-    return Kernel(own, text, arguments, "triton.cdiv({n}, BLOCK)", meta, {"n": nest.volume()})
+    text = writer.function(own, f"{title}: the parts of its sums", ["BLOCK"], arguments)
+    meta, n = {"BLOCK": "BLOCK", "num_warps": "WARPS"}, nest.volume()
+    return Kernel(own, text, arguments, "triton.cdiv({n}, BLOCK)", meta, {"n": n}, again=8 * splits * n.timed)

@@ -16,7 +16,7 @@ from kernelwright.codegen._partition import Step
 from kernelwright.codegen._triton_attention import attention_kernel
 from kernelwright.codegen._triton_attention_gradient import gradient_kernel
 from kernelwright.codegen._triton_forward import TritonForward
-from kernelwright.codegen._triton_gemm import bytes_of_sums, gemm_kernels
+from kernelwright.codegen._triton_gemm import gemm_kernels
 from kernelwright.codegen._triton_loop import loop_kernel
 from kernelwright.codegen._triton_math import fast, helpers
 from kernelwright.codegen._triton_nest import bytes_again, nest_kernels
@@ -25,7 +25,7 @@ from kernelwright.codegen._triton_routines import routine_kernel
 from kernelwright.codegen._triton_schedule import CONSTANTS, choices, complete, relevant
 from kernelwright.codegen._triton_templates import pool_kernel, scan_kernel
 from kernelwright.codegen._triton_tiles import Kernel
-from kernelwright.codegen._triton_units import Apart, bytes_of_parts, unit_kernels
+from kernelwright.codegen._triton_units import Apart, unit_kernels
 from kernelwright.records import KnobValue
 
 _IMPORTS = ["", "import triton", "import triton.language as tl"]
@@ -63,10 +63,8 @@ class TritonEmitter(Emitter[Kernel, TritonForward]):
 
     def facts(self, step: Step, kernels: Sequence[Kernel]) -> dict[str, Any]:
         """How many launches a step is, and the bytes that its kernels read again."""
-        if step.nest is not None:
-            return {"launches": len(kernels), "again": bytes_again(step.nest, kernels, self.options)}
-        sums = bytes_of_sums(kernels) if step.kind in ("own_matmul", "own_conv") else 0
-        return {"launches": len(kernels), "again": bytes_of_parts(kernels) + sums}
+        again = bytes_again(step.nest, kernels, self.options) if step.nest is not None else 0
+        return {"launches": len(kernels), "again": again + sum(kernel.again for kernel in kernels)}
 
     def kernels_of(self, step: Step, name: str, title: str) -> list[Kernel]:
         """The kernels of a step, in the order in which they are launched."""

@@ -12,7 +12,7 @@ from kernelwright.codegen._graph import Graph
 from kernelwright.codegen._ir import HALVES, Value, root
 from kernelwright.codegen._partition import Step, in_place
 from kernelwright.codegen._plan import OWN_KINDS, Plan, all_steps, fold_biases, make_plan
-from kernelwright.codegen._products import Layout, reads_bytes, split_layout, suits_library, suits_units
+from kernelwright.codegen._products import SCHEMES, Layout, reads_bytes, split_layout, suits_library, suits_units
 from kernelwright.codegen._size import Affine, Loop, Size, product
 from kernelwright.codegen._triton_loop import runs_inside
 from kernelwright.records import KnobValue
@@ -74,9 +74,9 @@ def product_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple
         return {}
     largest = max(products, key=_work)
     found = _half_tiles(largest) if largest.dtype in HALVES else _float_tiles(largest)
-    units = {value.op for value in products if suits_units(value)}
-    found["gemm"] = _values(_preferred(graph, options, products), "matmul" in units)
-    found["conv"] = _values(options["conv"], "conv" in units)
+    for choice, preferred in (("gemm", _preferred(graph, options, products)), ("conv", options["conv"])):
+        suited = [name for name in SCHEMES if any(_choice(v) == choice and suits_units(v, name) for v in products)]
+        found[choice] = tuple(dict.fromkeys((preferred, *suited, "library", "own")))
     if any(value.dtype == "float32" for value in products):
         found["precision"] = ON_UNITS
     if reads_bytes(largest) and _pays_to_split(largest, found["BLOCK_M"][0], found["BLOCK_N"][0]):
@@ -84,8 +84,9 @@ def product_choices(graph: Graph, options: Mapping[str, Any]) -> dict[str, tuple
     return found
 
 
-def _values(preferred: KnobValue, units: bool) -> tuple[KnobValue, ...]:
-    return tuple(dict.fromkeys((preferred, *(("units",) if units else ()), "library", "own")))
+def _choice(value: Value) -> str:
+    """The choice that says who computes a product."""
+    return "conv" if value.op == "conv" else "gemm"
 
 
 def _preferred(graph: Graph, options: Mapping[str, Any], products: Sequence[Value]) -> KnobValue:
@@ -100,13 +101,14 @@ def _own_steps(graph: Graph, options: Mapping[str, Any]) -> list[Step]:
     """The steps with own products, and with convolutions on matrix units where that suits them."""
     chosen = {**options, "gemm": "own"}
     steps = _steps(graph, chosen)
-    units = any(suits_units(step.values[0]) for step in steps if step.kind in ("conv", "own_conv"))
-    return _steps(graph, {**chosen, "conv": "units"}) if units else steps
+    images = [step.values[0] for step in steps if step.kind in ("conv", "own_conv")]
+    scheme = next((name for name in SCHEMES if any(suits_units(value, name) for value in images)), None)
+    return steps if scheme is None else _steps(graph, {**chosen, "conv": scheme})
 
 
 def on_units(value: Value, options: Mapping[str, Any]) -> bool:
-    """Whether a product is computed on matrix units, from operands in parts."""
-    return options["conv" if value.op == "conv" else "gemm"] == "units" and suits_units(value)
+    """Whether a product is computed on matrix units, from sides in parts."""
+    return suits_units(value, options[_choice(value)])
 
 
 def _steps(graph: Graph, options: Mapping[str, Any]) -> list[Step]:

@@ -19,8 +19,8 @@ from kernelwright.records import KnobValue
 # Every choice with its values, the default first. Names in capitals are constants of the candidate file (its KNOBS).
 CHOICES: dict[str, tuple[KnobValue, ...]] = {
     "fusion": ("full", "rows", "none"),
-    "gemm": ("own", "library"),  # also "mixed" and "units", where products suit these
-    "conv": ("library", "own"),  # also "units"
+    "gemm": ("own", "library"),  # also "mixed", "fp16x3" and "bf16x6", where products suit these
+    "conv": ("library", "own"),  # also "fp16x3" and "bf16x6"
     "precision": ("ieee", "tf32x3"),
     "splits": (1, 2, 4, 8),
     "persistent": (False, True),

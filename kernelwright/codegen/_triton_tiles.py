@@ -35,6 +35,7 @@ class Kernel:
         setup: statements of ``forward`` before the launch. They may use ``device``.
         grid: the number of programs. Like ``setup`` and ``meta`` it is a template over the names in ``sizes``.
         meta: the compile-time constants and the options of the launch.
+        again: bytes that it moves beyond those that the step's values have.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Kernel:
     meta: dict[str, str]
     sizes: dict[str, Size]
     setup: list[str] = field(default_factory=list)
+    again: int = 0
 
 
 @dataclass

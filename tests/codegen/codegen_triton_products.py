@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from types import SimpleNamespace
 from unittest import mock
@@ -121,16 +122,14 @@ def convolutions_in_every_variant():
         built.check()
 
 
-def units(body, inputs, schedule=None, variants=None, **more):
-    """A candidate whose products of any size are computed on matrix units."""
+SCHEMES = "fp16x3", "bf16x6"
+
+
+def units(scheme, body, inputs, schedule=None, variants=None, **more):
+    """A candidate whose products, or convolutions, of any size are computed on matrix units by a scheme."""
     with mock.patch.multiple(_products, _SMALL=0, _LAUNCH_SECONDS=-1.0):
-        return build(
-            body,
-            inputs,
-            {**({} if "conv(" in body or "F.conv" in body else {"gemm": "units"}), **SMALL, **(schedule or {})},
-            variants,
-            **more,
-        )
+        chosen = {"conv" if "F.conv" in body else "gemm": scheme}
+        return build(body, inputs, {**chosen, **SMALL, **(schedule or {})}, variants, **more)
 
 
 def launches(built):
@@ -142,49 +141,72 @@ def launches(built):
 @mock.patch.object(torch.cuda, "get_device_properties", FEW)
 def products_on_matrix_units():
     constants = "\n".join(f"{name} = {size}" for name, size in VARIANTS[0].items())
-    shapes = {"x @ w": ("M, K", "K, N"), "x.mT @ w.mT": ("K, M", "N, K")}
-    for schedule in ({}, {"splits": 4}, {"persistent": True}, {"persistent": True, "splits": 2, "BLOCK_K": 16}):
-        for body, (left, right) in shapes.items():
-            for batches in ("", "3, "):
-                inputs = f"torch.randn({batches}{left}), torch.randn({batches}{right}), torch.randn(N)"
-                built = units(f"# x w b\nreturn F.gelu({body} + b)", inputs, schedule, VARIANTS, constants=constants)
-                assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
-                assert built.generated.source.count("tl.dot(") == 6
-                assert launches(built) == 2
-                check(built, "float32")
+    bodies = {"x @ w": ("M, K", "K, N"), "x.mT @ w.mT": ("K, M", "N, K")}
+    schedules = {}, {"splits": 4}, {"persistent": True, "splits": 2, "BLOCK_K": 16}
+    for scheme, schedule, body, batches in itertools.product(SCHEMES, schedules, bodies, ("", "3, ")):
+        left, right = bodies[body]
+        inputs = f"torch.randn({batches}{left}), torch.randn({batches}{right}), torch.randn(N)"
+        built = units(scheme, f"# x w b\nreturn F.gelu({body} + b)", inputs, schedule, VARIANTS, constants=constants)
+        assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
+        assert f"x{built.generated.source.count('tl.dot(')}" == scheme[-2:]
+        assert launches(built) == 2
+        check(built, "float32")
 
 
 @case
 def sides_are_taken_apart_once_for_all_products_that_read_them():
     forward = "# x v w\nreturn (x @ v).relu(), (x @ w).tanh(), (w @ x[0]).exp()"
-    built = units(forward, "torch.randn(3, 40, 70), torch.randn(70, 40) / 8, torch.randn(70, 40) / 8")
-    assert launches(built) == 5, "x, v, w from the right, w from the left, x[0]"
-    assert built.generated.source.count("def parts_of_rows") == 4, "v and w lie alike"
-    built.check()
+    for scheme in SCHEMES:
+        built = units(scheme, forward, "torch.randn(3, 40, 70), torch.randn(70, 40) / 8, torch.randn(70, 40) / 8")
+        assert launches(built) == 5, "x, v, w from the right, w from the left, x[0]"
+        assert built.generated.source.count("def parts_of_rows") == 4, "v and w lie alike"
+        built.check()
 
 
 @case
 def a_side_that_all_products_of_a_batch_share_is_taken_apart_as_one():
-    built = units(
-        "# x w\nreturn torch.bmm(w.expand(3, 50, 70), x).relu()", "torch.randn(3, 70, 40), torch.randn(50, 70)"
-    )
-    assert "torch.empty((3, 50, 128), dtype=torch.bfloat16" in built.generated.source
-    built.check()
+    shared = "# x w\nreturn torch.bmm(w.expand(3, 50, 70), x).relu()"
     heads = "# x w\nh = x.view(2, 40, 3, 24).transpose(1, 2)\nreturn (h @ w.expand(2, 3, 24, 50)).relu()"
-    units(heads, "torch.randn(2, 40, 72), torch.randn(3, 24, 50)").check()
+    for scheme, parts in zip(
+        SCHEMES, ("2, 50, 128), dtype=torch.float16", "3, 50, 128), dtype=torch.bfloat16"), strict=True
+    ):
+        built = units(scheme, shared, "torch.randn(3, 70, 40), torch.randn(50, 70)")
+        assert f"torch.empty(({parts}" in built.generated.source
+        built.check()
+        units(scheme, heads, "torch.randn(2, 40, 72), torch.randn(3, 24, 50)").check()
 
 
 @case
 def infinity_in_a_product_on_matrix_units_is_what_it_is_in_float32():
-    built = units("# x w\nreturn (x @ w) * 1.0", "torch.randn(20, 40), torch.rand(40, 30) + 0.5")
-    reference, candidate, (x, w) = built.models({})
-    x[3, 5], x[4, 6], x[5, 7], x[6] = torch.inf, -torch.inf, torch.nan, torch.finfo(torch.float32).max
-    w = w.round()  # parts that are zero
-    w[0] = 0.25
-    x[6, 1:] = 0
-    torch.testing.assert_close(candidate(x, w), reference(x, w), equal_nan=True)
-    assert candidate(x, w)[3].isinf().all()
-    assert candidate(x, w)[6].isfinite().all(), "what rounds to infinity is not infinite"
+    for scheme in SCHEMES:
+        built = units(scheme, "# x w\nreturn (x @ w) * 1.0", "torch.randn(20, 40), torch.rand(40, 30) + 0.5")
+        reference, candidate, (x, w) = built.models({})
+        x[3, 5], x[4, 6], x[5, 7], x[6] = torch.inf, -torch.inf, torch.nan, torch.finfo(torch.float32).max
+        w = w.round()  # parts that are zero
+        w[0] = 0.25
+        x[6, 1:] = 0
+        torch.testing.assert_close(candidate(x, w), reference(x, w), equal_nan=True)
+        assert candidate(x, w)[3].isinf().all()
+        assert candidate(x, w)[6].isfinite().all(), "what rounds to infinity is not infinite"
+
+
+@case
+def rows_of_any_size_have_the_digits_of_float32():
+    """Rows and columns from 2^-96 to 2^96, rows of zeros, and results beyond both ends of float32's range."""
+    for scheme in SCHEMES:
+        built = units(scheme, "# x w\nreturn (x @ w) * 1.0", "torch.randn(61, 40), torch.randn(40, 61)")
+        reference, candidate, (x, w) = built.models({})
+        sizes = torch.exp2(torch.arange(61) * 3.2 - 96)
+        x, w = x * sizes[:, None], w * sizes.flip(0)
+        x[7], w[:, 9] = 0, 0
+        true, found = reference(x.double(), w.double()), candidate(x, w).double()
+        finite = (true.abs() < 1e38) & (true.abs() > 1e-36)
+        assert finite.float().mean() > 0.7
+        size = x.double().abs() @ w.double().abs()
+        assert ((found - true).abs() / size)[finite].max() < 2.0**-22
+        assert not found[7].any()
+        assert not found[:, 9].any()
+        assert not found[true.abs() > 1e39].isfinite().any()
 
 
 @case
@@ -202,12 +224,16 @@ def convolutions_on_matrix_units():
         (1, "2, 70, 15", "11, 70, 2", ", stride=3"),
         (2, "2, 20, 9, 8", "11, 20, 1, 1", ""),
     ):
-        for schedule in ({}, {"splits": 2, "persistent": True, "BLOCK_K": 16}):
-            built = units(called.format(rank, how), f"torch.randn({image})", {"conv": "units", **schedule},
-                          init=init.format(filters))  # fmt: skip
+        for scheme, schedule in zip(SCHEMES, ({}, {"splits": 2, "persistent": True, "BLOCK_K": 16}), strict=True):
+            text = called.format(rank, how)
+            built = units(scheme, text, f"torch.randn({image})", schedule, init=init.format(filters))
             assert [r["kind"] for r in built.generated.report] == ["own_conv"]
             assert launches(built) == 2
             built.check()
+            reference, candidate, (x,) = built.models({})
+            sized = x * torch.exp2(torch.tensor([40.0, -30.0, 9.0]))[: x.shape[0]].reshape(-1, *[1] * (x.dim() - 1))
+            true, found = reference(sized).flatten(1), candidate(sized).flatten(1)
+            assert ((found - true).abs().amax(1) <= 1e-5 * true.abs().amax(1)).all(), "each image has its own scale"
 
 
 @case
@@ -218,7 +244,7 @@ def memory_in_another_shape_is_read_as_a_matrix():
         built = build('# x w\nreturn torch.einsum("bijl,lk->bijk", x, w)', inputs, schedule)
         assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
         built.check()
-    built = units('# x w\nreturn torch.einsum("bijl,lk->bijk", x, w).relu()', inputs)
+    built = units("fp16x3", '# x w\nreturn torch.einsum("bijl,lk->bijk", x, w).relu()', inputs)
     assert launches(built) == 2
     built.check()
 
@@ -226,8 +252,8 @@ def memory_in_another_shape_is_read_as_a_matrix():
 @case
 def a_convolution_of_groups_stays_the_librarys():
     init = "self.w = nn.Parameter(torch.randn(12, 4, 3, 3))\nself.v = nn.Parameter(torch.randn(10, 12, 3, 3))"
-    built = units("return F.conv2d(F.conv2d(x, self.w, groups=2), self.v).relu()", "torch.randn(2, 8, 9, 9)",
-                  {"conv": "units"}, init=init)  # fmt: skip
+    forward = "return F.conv2d(F.conv2d(x, self.w, groups=2), self.v).relu()"
+    built = units("fp16x3", forward, "torch.randn(2, 8, 9, 9)", init=init)
     assert [r["kind"] for r in built.generated.report] == ["torch", "own_conv"]
     built.check()
 

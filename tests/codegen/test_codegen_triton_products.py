@@ -55,10 +55,10 @@ def test_product_in_the_interpreter(results, name):
 # ------------------------------------------------------------------------------------------------ it compiles
 
 COMPILED = {
-    "ieee": ("float32", {}),
+    "ieee": ("float32", {"precision": "ieee"}),
     "tf32x3": ("float32", {"precision": "tf32x3", "BLOCK_M": 128, "BLOCK_N": 128, "GEMM_STAGES": 5}),
-    "units": ("float32", {"gemm": "units"}),
-    "units split": ("float32", {"gemm": "units", "splits": 4, "persistent": True, "BLOCK_M": 64}),
+    "fp16x3": ("float32", {"gemm": "fp16x3"}),
+    "bf16x6": ("float32", {"gemm": "bf16x6", "splits": 4, "persistent": True, "BLOCK_M": 64}),
     "halves": ("bfloat16", {}),
     "split": ("float16", {"splits": 4, "BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 128, "GEMM_STAGES": 5}),
     "all": ("bfloat16", {"descriptors": True, "persistent": True, "BLOCK_N": 256, "BLOCK_K": 128, "GEMM_STAGES": 5}),
@@ -104,21 +104,25 @@ def test_a_large_product_of_float32_is_the_librarys_where_there_is_other_work():
 
 
 def test_a_product_of_float32_that_is_worth_it_can_be_computed_on_matrix_units():
-    """Three kernels: each side in bfloat16 parts, and the product. It is no default, since nothing was measured."""
-    large = {"M": 1024, "N": 2048, "K": 1024}
+    """Each side is taken apart by kernels of its own. It is no default, since nothing was measured."""
+    large, m, n, k = {"M": 1024, "N": 2048, "K": 1024}, 1024, 2048, 1024
     followed = product_of("float32", [large, ALIGNED[1]])
-    assert schedule_space(followed, backend="triton")["gemm"] == ["library", "units", "own"]
+    assert schedule_space(followed, backend="triton")["gemm"] == ["library", "fp16x3", "bf16x6", "own"]
     alone = product_of("float32", [large, ALIGNED[1]], "return x @ w")
-    assert schedule_space(alone, backend="triton")["gemm"] == ["own", "units", "library"]
-    made = generate(followed, {"gemm": "units"}, backend="triton")
-    assert made.launches == 3
-    parts = 6 * (1024 * 1024 + 1024 * 2048)
-    assert made.bytes_moved == 4 * (1024 * 1024 + 2 * 1024 * 2048) + 2 * parts
+    assert schedule_space(alone, backend="triton")["gemm"] == ["own", "fp16x3", "bf16x6", "library"]
+    moved = {}
+    for scheme, launches in {"own": 1, "bf16x6": 3, "fp16x3": 5}.items():
+        made = generate(followed, {"gemm": scheme}, backend="triton")
+        assert made.launches == launches
+        moved[scheme] = made.bytes_moved
+    assert moved["own"] == 4 * (m * k + k * n + m * n)
+    assert moved["bf16x6"] == moved["own"] + 2 * 6 * (m * k + k * n)
+    assert moved["fp16x3"] == moved["own"] + (2 * 4 + 4) * (m * k + k * n), "sides are read again for their scales"
     split = generate(followed, {"gemm": "own", "splits": 4}, backend="triton")
-    assert split.bytes_moved == 4 * (1024 * 1024 + 2 * 1024 * 2048) + 2 * 4 * 4 * 1024 * 2048
+    assert split.bytes_moved == moved["own"] + 2 * 4 * 4 * m * n
     for sizes in ({**large, "K": 32}, {**large, "M": 16}):
         narrow = product_of("float32", [sizes, ALIGNED[1]])
-        assert "units" not in schedule_space(narrow, backend="triton")["gemm"], "splitting would take longer"
+        assert not {"fp16x3", "bf16x6"} & {*schedule_space(narrow, backend="triton")["gemm"]}, "parts would take longer"
 
 
 def test_products_of_halves_and_small_ones_stay_own_beside_the_librarys():

@@ -229,6 +229,14 @@ def on_matrix_units(a: Tensor, b: Tensor, narrow: Op, parts: int, block: int) ->
     return total
 
 
+def on_scaled_units(a: Tensor, b: Tensor, block: int) -> Tensor:
+    """The same with two float16 parts, of rows and columns that powers of two bring into float16's range."""
+    left, right = (
+        torch.exp2(14 - x.abs().amax(d, keepdim=True).clamp_min(1e-30).log2().floor()) for d, x in enumerate((b, a))
+    )
+    return on_matrix_units(a * right, b * left, fp16, 2, block) / right / left
+
+
 def _in_parts(x: Tensor, narrow: Op, parts: int) -> list[Tensor]:
     found = []
     for _ in range(parts):
@@ -284,6 +292,7 @@ CASES: dict[str, Case] = {
             "3xTF32": lambda a, b: tf32(a) @ tf32(b) + tf32(a - tf32(a)) @ tf32(b) + tf32(a) @ tf32(b - tf32(b)),
             "3xTF32 on matrix units": lambda a, b: on_matrix_units(a, b, tf32, 2, 32),
             "6xBF16 on matrix units": lambda a, b: on_matrix_units(a, b, bf16, 3, 32),
+            "3xFP16 on matrix units": lambda a, b: on_scaled_units(a, b, 64),
         },
         cheats_of(
             torch.matmul,
