@@ -151,21 +151,8 @@ class _Side:
         loops = [*self.rows, *self.depth]
         axes = [Axis("row", self.rows), Axis("depth", self.depth)]
         writer = TileWriter(Nest("pointwise", loops[:-1], loops[-1:], loops[-1], [], [], False, self.variants), axes)
-        taken = {
-            "x",
-            "program",
-            "parts",
-            "sizes",
-            "across",
-            "value",
-            "rest",
-            "place",
-            "long",
-            "cut",
-            "exponent",
-            "size",
-        }
-        writer.names_taken |= {*taken, *_PARTS}
+        writer.names_taken |= {*_PARTS, "x", "program", "parts", "sizes", "across", "value", "size"}
+        writer.names_taken |= {"exponent", "cut", "rest", "place", "long"}
         writer.tensors[self.value] = "x"
         writer.wide = is_large([self.volume, product(self.value.shape, self.variants)])
         self._read(writer)

@@ -141,10 +141,10 @@ def launches(built):
 @mock.patch.object(torch.cuda, "get_device_properties", FEW)
 def products_on_matrix_units():
     constants = "\n".join(f"{name} = {size}" for name, size in VARIANTS[0].items())
-    bodies = {"x @ w": ("M, K", "K, N"), "x.mT @ w.mT": ("K, M", "N, K")}
-    schedules = {}, {"splits": 4}, {"persistent": True, "splits": 2, "BLOCK_K": 16}
-    for scheme, schedule, body, batches in itertools.product(SCHEMES, schedules, bodies, ("", "3, ")):
-        left, right = bodies[body]
+    for scheme, (body, left, right, batches, schedule) in itertools.product(SCHEMES, (
+        ("x @ w", "M, K", "K, N", "", {}),
+        ("x.mT @ w.mT", "K, M", "N, K", "3, ", {"persistent": True, "splits": 2, "BLOCK_K": 16}),
+    )):  # fmt: skip
         inputs = f"torch.randn({batches}{left}), torch.randn({batches}{right}), torch.randn(N)"
         built = units(scheme, f"# x w b\nreturn F.gelu({body} + b)", inputs, schedule, VARIANTS, constants=constants)
         assert [r["kind"] for r in built.generated.report] == ["own_matmul"]
@@ -215,25 +215,27 @@ def convolutions_on_matrix_units():
     """Of every rank, with borders, gaps and steps; patches that do not overlap; and what follows in the same kernel."""
     init = "self.w = nn.Parameter(torch.randn({}))\nself.b = nn.Parameter(torch.randn(11))\n"
     called = "return F.relu(F.conv{}d(x, self.w, self.b{}))"
-    for rank, image, filters, how in (
+    images = (
         (1, "2, 40, 50", "11, 40, 5", ", padding=6, dilation=3"),
         (2, "2, 6, 13, 17", "11, 6, 3, 3", ", padding=1"),
-        (2, "3, 35, 13, 17", "11, 35, 2, 3", ", padding=(0, 2), stride=(2, 1), dilation=(1, 2)"),
-        (3, "2, 33, 5, 6, 7", "11, 33, 3, 3, 2", ", padding=(1, 0, 1), stride=(1, 1, 2)"),
         (2, "2, 3, 16, 24", "11, 3, 8, 8", ", stride=8"),
         (1, "2, 70, 15", "11, 70, 2", ", stride=3"),
+        (3, "2, 33, 5, 6, 7", "11, 33, 3, 3, 2", ", padding=(1, 0, 1), stride=(1, 1, 2)"),
+        (2, "3, 35, 13, 17", "11, 35, 2, 3", ", padding=(0, 2), stride=(2, 1), dilation=(1, 2)"),
         (2, "2, 20, 9, 8", "11, 20, 1, 1", ""),
-    ):
-        for scheme, schedule in zip(SCHEMES, ({}, {"splits": 2, "persistent": True, "BLOCK_K": 16}), strict=True):
-            text = called.format(rank, how)
-            built = units(scheme, text, f"torch.randn({image})", schedule, init=init.format(filters))
-            assert [r["kind"] for r in built.generated.report] == ["own_conv"]
-            assert launches(built) == 2
-            built.check()
-            reference, candidate, (x,) = built.models({})
-            sized = x * torch.exp2(torch.tensor([40.0, -30.0, 9.0]))[: x.shape[0]].reshape(-1, *[1] * (x.dim() - 1))
-            true, found = reference(sized).flatten(1), candidate(sized).flatten(1)
-            assert ((found - true).abs().amax(1) <= 1e-5 * true.abs().amax(1)).all(), "each image has its own scale"
+    )
+    for number, (rank, image, filters, how) in enumerate((*images, *images[1:3])):  # these two by both schemes
+        scheme = SCHEMES[number % 2]
+        schedule = {"splits": 2, "persistent": True, "BLOCK_K": 16} if number % 3 == 0 else {}
+        text = called.format(rank, how)
+        built = units(scheme, text, f"torch.randn({image})", schedule, init=init.format(filters))
+        assert [r["kind"] for r in built.generated.report] == ["own_conv"]
+        assert launches(built) == 2
+        built.check()
+        reference, candidate, (x,) = built.models({})
+        sized = x * torch.exp2(torch.tensor([40.0, -30.0, 9.0]))[: x.shape[0]].reshape(-1, *[1] * (x.dim() - 1))
+        true, found = reference(sized).flatten(1), candidate(sized).flatten(1)
+        assert ((found - true).abs().amax(1) <= 1e-5 * true.abs().amax(1)).all(), "each image has its own scale"
 
 
 @case

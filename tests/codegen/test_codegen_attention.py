@@ -50,7 +50,7 @@ def qkv(tokens, head, dtype):
 CAUSAL = "# q k v\nreturn F.scaled_dot_product_attention(q, k, v, is_causal=True)"
 COMPILED = {
     "causal_float32": (CAUSAL, qkv(200, 40, "float32"), {}),
-    "three_tf32": (CAUSAL, qkv(256, 64, "float32"), {"precision": "tf32x3"}),
+    "ieee": (CAUSAL, qkv(256, 64, "float32"), {"precision": "ieee"}),
     "window_bfloat16": (
         "# q k v\ni = torch.arange(q.shape[2], device=q.device)\nd = i[:, None] - i\n"
         "s = (q @ k.mT * 0.1).masked_fill((d < 0) | (d > 70), float('-inf'))\nreturn s.softmax(-1) @ v",
@@ -103,13 +103,14 @@ def test_attention_compiles_for_gpus(compiled, name):
     found = compiled[name]
     assert_compiled(found, ARCHITECTURES.get(name, [90]))
     for launch in found["launches"]:
-        if name == "three_tf32" and ".target sm_90" in launch["ptx"]:
+        if name == "causal_float32" and ".target sm_90" in launch["ptx"]:
             assert ".tf32" in launch["ptx"]
-        if name == "causal_float32":
+        if name == "ieee":
             assert "mma" not in launch["ptx"]
     if name in DIFFERENTIATED:
         kernels = [launch for launch in found["launches"] if "attention" in launch["kernel"]]
-        assert [("wgmma" in launch["ptx"]) for launch in kernels] == [name == "gradient_bfloat16"] * 3
+        kinds = {"gradient_bfloat16": ".bf16.bf16", "gradient_float32": ".tf32.tf32"}
+        assert [kinds[name] in launch["ptx"] for launch in kernels] == [True] * 3
 
 
 def test_cpp_gives_0_to_a_query_that_sees_no_key(build):

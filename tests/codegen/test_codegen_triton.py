@@ -116,9 +116,10 @@ def test_kernels_compile_for_a_gpu(compiled, name):
     assert_compiled(compiled[name])
 
 
-def test_products_of_float32_do_not_use_tensor_cores(compiled):
+def test_products_of_float32_are_three_of_tf32(compiled):
     for launch in compiled[PRODUCT]["launches"]:
-        assert "mma" not in launch["ptx"]
+        products = len(re.findall(r"mma\S*\.tf32\.tf32", launch["ptx"]))
+        assert products % 3 == 0 < products
 
 
 def test_knobs_are_constants_of_the_file():
