@@ -52,8 +52,8 @@ def _gradient_choices(found: Iterable[Attention], head: int, half: bool) -> dict
     if not any(isinstance(one, AttentionGradient) for one in found):
         return {}
     wide = head > 64
-    size = 64 if half else 32  # a matrix unit takes 64 rows
-    first = {"M": size, "N": size, "WARPS": 8 if wide or not half else 4, "STAGES": 2 if half else 1}
+    rows = 64 if half or not wide else 32  # a matrix unit takes 64 rows
+    first = {"M": rows, "N": 64 if half else 32, "WARPS": 8 if wide else 4, "STAGES": 2 if half else 1}
     values = {"M": (16, 32, 64, 128), "N": (16, 32, 64, 128), "WARPS": (4, 8), "STAGES": (1, 2, 3)}
     out: dict[str, tuple[KnobValue, ...]] = {}
     for name, known in values.items():
