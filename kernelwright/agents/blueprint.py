@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.agents.roles import CoderError, StepContext
-from kernelwright.records import Backend, DeviceClass, KnobValue
+from kernelwright.evaluator.verdict.fitted_sizes import small_sizes
+from kernelwright.records import Backend, DeviceClass, KnobValue, Problem
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
@@ -92,17 +93,37 @@ def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
 
 
 def _variants(context: StepContext) -> list[Mapping[str, Any]]:
-    return [variant for name in CLASSES[context.backend] for variant in context.problem.meta.variants_for(name)]
+    """The shape variants that kernels are for. An interpreter has small ones, also where the problem declares none."""
+    problem, classes = context.problem, CLASSES[context.backend]
+    found: list[Mapping[str, Any]] = [variant for name in classes for variant in problem.meta.variants_for(name)]
+    if "interpreter" in classes and "interpreter" not in problem.meta.variants:
+        small = small_sizes(problem, context.bench.call)
+        wanted = found if small is None else [*found[:-1], small]
+        found = wanted if _have_a_graph(context, wanted) else found
+    return found
+
+
+def _have_a_graph(context: StepContext, variants: list[Mapping[str, Any]]) -> bool:
+    """Whether one graph stands for all variants. A constant may depend on another that a variant sets."""
+    from kernelwright import codegen
+
+    try:
+        codegen.Graph.from_json(context.bench.call(codegen.CAPTURE_ENTRY, _payload(context.problem, variants)))
+    except (WorkerFailed, codegen.CodegenError):
+        return False
+    return True
+
+
+def _payload(problem: Problem, variants: list[Mapping[str, Any]]) -> dict[str, Any]:
+    asked: dict[str, Any] = {"source": problem.source, "variant": variants[0], "variants": variants}
+    return asked | {"mode": problem.meta.mode, "backward": problem.meta.backward}
 
 
 def _ask(context: StepContext, entry: str, what: str, *, most: int | None = None) -> dict[str, Any]:
     """The reply of a sandboxed tool for the problem's shape variants, or the first ``most`` of them."""
     problem = context.problem
-    variants = _variants(context)[:most]
-    payload: dict[str, Any] = {"source": problem.source, "variant": variants[0], "variants": variants}
-    payload |= {"mode": problem.meta.mode, "backward": problem.meta.backward}
     try:
-        return context.bench.call(entry, payload)
+        return context.bench.call(entry, _payload(problem, _variants(context)[:most]))
     except WorkerFailed as error:
         raise CoderError(
             f"the reference cannot be {what}: {error.message}",

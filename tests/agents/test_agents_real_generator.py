@@ -10,9 +10,10 @@ from campaign_fakes import make_evaluation
 from kernelwright import codegen
 from kernelwright.agents import Attempt, CoderError, StepContext, Workbench
 from kernelwright.agents._roofline import Peaks
+from kernelwright.agents.blueprint import blueprint
 from kernelwright.agents.offline_coder import OfflineCoder
 from kernelwright.agents.offline_judge import OfflineJudge
-from kernelwright.datasets import find_problem
+from kernelwright.datasets import find_problem, parse_problem
 from kernelwright.records import Status
 
 
@@ -33,6 +34,42 @@ def grow(context: StepContext, proposal, **measured) -> StepContext:
     advice = OfflineJudge(Peaks(10.0, 100.0)).advise(context, evaluation)
     advised = dataclasses.replace(attempt, advice=advice)
     return dataclasses.replace(context, attempts=(*context.attempts[:-1], advised), round=context.round + 1)
+
+
+LARGE = """
+import torch
+from torch import nn
+
+ROWS = 2048
+{more}
+
+class Model(nn.Module):
+    def forward(self, x):
+        return (x{used}).relu()
+
+
+def get_inputs():
+    return [torch.rand(ROWS, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "used", "rows"), [("", "", [2048, 32]), ("ALL = ROWS", " + torch.ones(ALL, 1)", [2048])]
+)
+def test_kernels_for_a_gpu_are_also_for_the_sizes_that_an_interpreter_checks(more, used, rows):
+    """The referee shrinks a problem that declares no small shapes. A constant that follows another keeps its value."""
+    from kernelwright.codegen._capture import capture_entry
+    from kernelwright.datasets._entries import fit
+
+    bench = Workbench(lambda entry, payload: capture_entry(payload) if entry == codegen.CAPTURE_ENTRY else fit(payload))
+    problem = parse_problem(LARGE.format(more=more, used=used), id="a/large", suite="a", level=0, name="large")
+    found = blueprint(StepContext(problem=problem, backend="triton", round=0, rounds=2, bench=bench)).graph
+    sizes = found.inputs[0].info.shape[0].values
+    assert list(dict.fromkeys(sizes)) == rows
 
 
 def test_proposals_are_different_valid_files_that_keep_their_parent(context):
