@@ -105,7 +105,7 @@ class Case:
 
     @cached_property
     def safer(self) -> Schedule:
-        """The next change of the last schedule towards safety; empty if none is left."""
+        """The next change of the last schedule towards safety that changes the kernel; empty if none is left."""
         schedule = self.last.action.get("schedule") or self.plan.default
         for word, safe in SAFER:
             found = {
@@ -113,7 +113,8 @@ class Case:
                 for knob, choices in self.plan.space.items()
                 if word in knob.lower() and safe in choices and schedule.get(knob) != safe
             }
-            if found:
+            made = write(self.plan, {**schedule, **found}) if found else None
+            if made is not None and made.source != self.last.candidate.source:
                 return found
         return {}
 

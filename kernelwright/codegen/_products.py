@@ -156,7 +156,7 @@ def _is_plain_image(value: Value) -> bool:
 
 
 def reads_patches(value: Value) -> bool:
-    """True for a convolution that reads no element of its image twice."""
+    """True for a convolution without a border whose filters step at least as far as they are wide."""
     pairs = zip(value.args[1].shape[2:], value.attrs["stride"], strict=True)
     apart = all(
         size <= step for window, stride in pairs for size, step in zip(window.values, stride.values, strict=True)
@@ -238,7 +238,7 @@ def access(
             continue
         source = _unshaped(shown)
         source = _unshaped(source.args[0]) if casts and is_cast_byte(source) else source
-        if not source.is_view:  # memory in another shape, of which no index is needed
+        if not source.is_view:  # only the shape differs, so the position in memory is the same
             return source, linearise(place, shown.shape, variants)
         found = through_view(shown, place, variants)
         if found is None:

@@ -122,7 +122,11 @@ class _Side:
         return linearise([Affine.of(loop) for loop in self.rows], [loop.extent for loop in self.rows], self.variants)
 
     def long_text(self, text: str, module: str) -> str:
-        """The depth of the parts as text, from that of the depth, with ``cdiv`` from a module."""
+        """The text of the parts' depth.
+
+        Args:
+            text: of the side's own depth. module: whose ``cdiv`` rounds it up.
+        """
         if self.length.is_const:
             return str(self.long.timed)
         return text if self.long == self.length else f"{module}.cdiv({text}, {self.pad}) * {self.pad}"
@@ -223,8 +227,9 @@ class _Side:
 class _UnitsWriter(ProductWriter):
     """Writes the product of two sides in parts.
 
-    A convolution takes its image apart with the channels of a pixel side by side. Its depth is walked tap by tap, and
-    each block of the depth has channels of one tap. Where no element is read twice, the depth is that of a product.
+    A convolution takes its image apart with the channels of a pixel side by side. The loop goes from tap to tap of the
+    filters, and each of its blocks has channels of one tap. Where filters do not overlap, the image is a matrix of
+    patches.
     """
 
     def __init__(self, step: Step, variants: int, options: Mapping[str, Any]) -> None:

@@ -13,17 +13,21 @@ from kernelwright.agents._roofline import Peaks
 from kernelwright.agents.blueprint import blueprint
 from kernelwright.agents.offline_coder import OfflineCoder
 from kernelwright.agents.offline_judge import OfflineJudge
+from kernelwright.codegen._capture import capture_entry
 from kernelwright.datasets import find_problem, parse_problem
+from kernelwright.datasets._entries import fit
+from kernelwright.datasets._fit import FIT_ENTRY
 from kernelwright.records import Status
+
+
+def answer(entry, payload):
+    """What a sandboxed worker would answer. TorchInductor gives no kernels."""
+    return {codegen.CAPTURE_ENTRY: capture_entry, FIT_ENTRY: fit}.get(entry, lambda _: {"ok": False})(payload)
 
 
 @pytest.fixture(scope="module")
 def context() -> StepContext:
-    from kernelwright.codegen._capture import capture_entry
-
-    bench = Workbench(
-        lambda entry, payload: capture_entry(payload) if entry == codegen.CAPTURE_ENTRY else {"ok": False}
-    )
+    bench = Workbench(answer)
     return StepContext(problem=find_problem("gemm_bias_gelu"), backend="cpp", round=0, rounds=6, bench=bench)
 
 
@@ -36,6 +40,23 @@ def grow(context: StepContext, proposal, **measured) -> StepContext:
     return dataclasses.replace(context, attempts=(*context.attempts[:-1], advised), round=context.round + 1)
 
 
+PRODUCT = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {body}
+
+
+def get_inputs():
+    return [torch.rand(256, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
 LARGE = """
 import torch
 from torch import nn
@@ -62,10 +83,7 @@ def get_init_inputs():
 )
 def test_kernels_for_a_gpu_are_also_for_the_sizes_that_an_interpreter_checks(more, used, rows):
     """The referee shrinks a problem that declares no small shapes. A constant that follows another keeps its value."""
-    from kernelwright.codegen._capture import capture_entry
-    from kernelwright.datasets._entries import fit
-
-    bench = Workbench(lambda entry, payload: capture_entry(payload) if entry == codegen.CAPTURE_ENTRY else fit(payload))
+    bench = Workbench(answer)
     problem = parse_problem(LARGE.format(more=more, used=used), id="a/large", suite="a", level=0, name="large")
     found = blueprint(StepContext(problem=problem, backend="triton", round=0, rounds=2, bench=bench)).graph
     sizes = found.inputs[0].info.shape[0].values
@@ -92,6 +110,16 @@ def test_a_failed_default_is_repaired_by_a_safer_schedule(context):
     assert first.action["schedule"]["gemm"] == "own"
     assert repaired.action["schedule"]["gemm"] == "library"
     assert repaired.candidate.operator == "repair"
+
+
+def test_a_product_that_is_refused_on_matrix_units_is_tried_without_them():
+    """Three TF32 products first, and then float32's own. Where the library multiplies, that choice changes nothing."""
+    for body, changed in (("x @ x.mT", {"precision": "ieee"}), ("(x @ x.mT).relu().sum(1)", {"fusion": "none"})):
+        problem = parse_problem(PRODUCT.format(body=body), id="a/b", suite="a", level=0, name="b")
+        context = StepContext(problem=problem, backend="triton", round=0, rounds=6, bench=Workbench(answer))
+        coder = OfflineCoder()
+        advised = grow(context, coder.propose(context), status=Status.INCORRECT_NUMERICAL).advice
+        assert advised.action["schedule"] == changed
 
 
 def test_what_is_foreseen_comes_next_where_the_pending_one_brings_nothing(context):

@@ -7,11 +7,13 @@ import re
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import torch
 from codegen_cases import Cases, main
-from codegen_triton_cases import build
+from codegen_triton_cases import build, imported
 
 from kernelwright.codegen import _products
+from kernelwright.evaluator.worker.triton.patches import Builder, Handle, real
 
 case = Cases()
 SMALL = {"BLOCK_M": 32, "BLOCK_N": 32}
@@ -207,6 +209,34 @@ def rows_of_any_size_have_the_digits_of_float32():
         assert not found[7].any()
         assert not found[:, 9].any()
         assert not found[true.abs() > 1e39].isfinite().any()
+
+
+def cut_off(self, left, right, before, *_):
+    """A product as matrix units add it up: sixteen terms at once, and what float32 has no digits for is cut off."""
+    total, (a, b) = before.data.astype(np.float64), (real(side).astype(np.float64) for side in (left, right))
+    for start in range(0, a.shape[-1], 16):
+        mantissa, exponent = np.frexp(total + a[:, start : start + 16] @ b[start : start + 16])
+        total = np.ldexp(np.trunc(np.ldexp(mantissa, 24)), exponent - 24)
+    return Handle(total.astype(np.float32), before.dtype.scalar)
+
+
+@case
+def sums_do_not_stay_in_matrix_units():
+    """With units that cut off, a deep product is as exact as float32's. One sum over the whole depth would not be."""
+    last = "acc += tl.dot(left_first, right_first, block)"
+    for scheme in SCHEMES:
+        built = units(scheme, "# x w\nreturn (x @ w) * 1.0", "torch.randn(32, 4096), torch.randn(4096, 32)")
+        reference, candidate, (x, w) = built.models({})
+        true = reference(x.double(), w.double())
+        assert built.generated.source.count(last) == 1
+        built.module = imported(
+            built.generated.source.replace(last, "acc = tl.dot(left_first, right_first, acc) + block")
+        )
+        _, chained, _ = built.models({})
+        with mock.patch.object(Builder, "create_dot", cut_off):
+            found, worse = ((one(x, w) - true).norm() / true.norm() for one in (candidate, chained))
+        assert found < 2.0**-22
+        assert worse > 2.0**-19
 
 
 @case

@@ -209,7 +209,7 @@ def _log_sum_exp(x: Tensor) -> Tensor:
 
 
 def on_matrix_units(a: Tensor, b: Tensor, narrow: Op, parts: int, block: int) -> Tensor:
-    """A float32 product from products of narrow parts, of which the smallest are left out.
+    """A float32 product that adds up products of narrow parts, without the smallest of these.
 
     Matrix units align what they add to its largest term, with one more digit than float32 has, and cut off the rest.
     Each ``block`` of the depth starts from zero in them, with the smallest products; their sums are added in float32.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from referee_small_problems import SOFTMAX_KERNEL
 
 from kernelwright.evaluator.builds.gpu_resources import access_bytes, parse_machine_code
@@ -22,6 +23,7 @@ from kernelwright.evaluator.profile.expected import (
     limits_us,
     order,
 )
+from kernelwright.evaluator.worker.triton.steps import Steps
 from kernelwright.evaluator.worker.triton.work import crossed_share, work_of
 from kernelwright.records import Candidate, KernelResources
 
@@ -155,6 +157,30 @@ def test_loops_whose_trips_depend_on_the_program_are_followed():
     assert (found.bytes_read, found.bytes_written) == (1000, 256), "no more than there is"
     unknown = work_of(LOOP, {}, {"x": 1000, "y": 256}, [6])
     assert unknown.trips == 1.0
+
+
+PRODUCT = """
+  tt.func public @f(%x: !tt.ptr<f32>) attributes {{noinline = false}} {{
+    %d = tt.dot %a, %b, %c{precision} : tensor<64x32x{kind}> * tensor<32x16x{kind}> -> tensor<64x16xf32>
+    tt.return
+  }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "times"),
+    [("bf16", "tf32", 1), ("f32", "ieee", 0), ("f32", "tf32", 2), ("f32", "tf32x3", 6), ("f32", "bf16x6", 6)],
+)
+def test_products_of_wider_types_take_matrix_units_longer(kind, precision, times):
+    text = PRODUCT.format(kind=kind, precision=f", inputPrecision = {precision}")
+    assert work_of(text, {}, {"x": 4}, [3]).matrix_flops == times * 3 * 2 * 64 * 32 * 16
+
+
+def test_a_view_is_no_step():
+    steps, x = Steps(), torch.ones(4, 6)
+    with steps.watching():
+        torch.ops.aten._unsafe_view(x, [2, 12]).exp()
+    assert [step["operator"] for step in steps.steps] == ["exp"]
 
 
 LAYOUT = """#blocked = #ttg.blocked<{{sizePerThread = [4, 4], threadsPerWarp = [2, 16], warpsPerCTA = [4, 1], order = [1, 0]}}>

@@ -65,7 +65,7 @@ class KernelFacts:
             the share ``crossed`` collides in the banks; ``spilled_bytes`` that it stores for lack of registers.
         waits: how often a program waits for loads.
         bytes_read, bytes_written: of the launch's tensors; ``bytes_asked``: that all programs load and store.
-        matrix_flops: operations of products on matrix units, each counted as that of halves which takes as long.
+        matrix_flops: operations on matrix units. Those of wider types count as often as halves would be done meanwhile.
     """
 
     kernel: str

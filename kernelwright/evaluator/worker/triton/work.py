@@ -56,7 +56,7 @@ class Work:
     Attributes:
         bytes_read, bytes_written: of each tensor at most its size.
         bytes_asked: bytes that all programs load and store, however often.
-        matrix_flops: operations of products on matrix units, each counted as that of halves which takes as long.
+        matrix_flops: operations on matrix units. Those of wider types count as often as halves would be done meanwhile.
         waits: how often a program waits for memory: loads that follow each other in one piece of code wait together.
         trips: mean trips of the innermost loop that does most of the work; 1 without a loop.
     """
