@@ -129,9 +129,10 @@ def matrix_products():
 
 @case
 def products_of_float32_keep_its_precision():
-    built = build("return x @ x.mT", "torch.randn(40, 50)")
-    assert 'input_precision="ieee"' in built.generated.source
-    built.check()
+    for schedule, precision in (({}, "tf32x3"), ({"precision": "ieee"}, "ieee")):
+        built = build("return x @ x.mT", "torch.randn(40, 50)", schedule)
+        assert f'input_precision="{precision}"' in built.generated.source
+        built.check()
 
 
 @case
