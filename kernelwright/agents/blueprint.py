@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernelwright.agents.roles import CoderError, StepContext
-from kernelwright.evaluator.verdict.fitted_sizes import small_sizes
-from kernelwright.records import Backend, DeviceClass, KnobValue, Problem
+from kernelwright.records import Backend, DeviceClass, KnobValue
 from kernelwright.sandbox import WorkerFailed
 
 if TYPE_CHECKING:
@@ -50,10 +49,12 @@ def blueprint(context: StepContext) -> Blueprint:
         try:
             graph = codegen.Graph.from_json(_ask(context, codegen.CAPTURE_ENTRY, "captured"))
         except codegen.CodegenError:
-            if context.backend != "cpp" or len(_variants(context)) == 1:
+            payload = _payload(context)
+            if context.backend != "cpp" or len(payload["variants"]) == 1:
                 raise
             whole = False
-            graph = codegen.Graph.from_json(_ask(context, codegen.CAPTURE_ENTRY, "captured", most=1))
+            first = {**payload, "variants": payload["variants"][:1]}
+            graph = codegen.Graph.from_json(_ask(context, codegen.CAPTURE_ENTRY, "captured", first))
         cost = codegen.cost(graph)
         space = codegen.schedule_space(graph, backend=context.backend) if whole else {}
         default = codegen.default_schedule(graph, backend=context.backend) if whole else {}
@@ -92,41 +93,40 @@ def inductor_seed(context: StepContext, graph: Graph) -> Generated | None:
         return None
 
 
-def _variants(context: StepContext) -> list[Mapping[str, Any]]:
-    """The shape variants that kernels are for. An interpreter has small ones, also where the problem declares none."""
-    problem, classes = context.problem, CLASSES[context.backend]
-    found: list[Mapping[str, Any]] = [variant for name in classes for variant in problem.meta.variants_for(name)]
-    if "interpreter" in classes and "interpreter" not in problem.meta.variants:
-        small = small_sizes(problem, context.bench.call)
-        wanted = found if small is None else [*found[:-1], small]
-        found = wanted if _have_a_graph(context, wanted) else found
-    return found
+def _payload(context: StepContext) -> dict[str, Any]:
+    """The problem with all shapes that kernels are for, the timed one first. An interpreter may have a text of its own.
+
+    Kernels are for that text only if one graph stands for it as well.
+    """
+    problem = context.problem
+    small = context.bench.small(context.backend)
+    classes = CLASSES[context.backend][: None if small is None else 1]
+    variants = [variant for name in classes for variant in problem.meta.variants_for(name)]
+    asked: dict[str, Any] = {"source": problem.source, "variant": variants[0], "variants": variants}
+    asked |= {"mode": problem.meta.mode, "backward": problem.meta.backward}
+    if small is None:
+        return asked
+    shrunk = {**asked, "small": small.source}
+    return shrunk if _has_a_graph(context, shrunk) else asked
 
 
-def _have_a_graph(context: StepContext, variants: list[Mapping[str, Any]]) -> bool:
-    """Whether one graph stands for all variants. A constant may depend on another that a variant sets."""
+def _has_a_graph(context: StepContext, payload: Mapping[str, Any]) -> bool:
     from kernelwright import codegen
 
     try:
-        codegen.Graph.from_json(context.bench.call(codegen.CAPTURE_ENTRY, _payload(context.problem, variants)))
+        codegen.Graph.from_json(context.bench.call(codegen.CAPTURE_ENTRY, dict(payload)))
     except (WorkerFailed, codegen.CodegenError):
         return False
     return True
 
 
-def _payload(problem: Problem, variants: list[Mapping[str, Any]]) -> dict[str, Any]:
-    asked: dict[str, Any] = {"source": problem.source, "variant": variants[0], "variants": variants}
-    return asked | {"mode": problem.meta.mode, "backward": problem.meta.backward}
-
-
-def _ask(context: StepContext, entry: str, what: str, *, most: int | None = None) -> dict[str, Any]:
-    """The reply of a sandboxed tool for the problem's shape variants, or the first ``most`` of them."""
-    problem = context.problem
+def _ask(context: StepContext, entry: str, what: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The reply of a sandboxed tool for the problem in all its shapes, or for another ``payload``."""
     try:
-        return context.bench.call(entry, _payload(problem, _variants(context)[:most]))
+        return context.bench.call(entry, payload or _payload(context))
     except WorkerFailed as error:
         raise CoderError(
             f"the reference cannot be {what}: {error.message}",
             hint="the offline coder needs a reference that torch.export accepts",
-            problem=problem.id,
+            problem=context.problem.id,
         ) from error

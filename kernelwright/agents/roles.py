@@ -176,8 +176,14 @@ Unjudged = Duplicate | Fruitless
 class Workbench:
     """Runs trusted tools on the problem in a sandboxed worker, and caches their replies."""
 
-    def __init__(self, call: Callable[[str, dict[str, Any]], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        call: Callable[[str, dict[str, Any]], dict[str, Any]],
+        small: Callable[[Backend], Problem | None] = lambda backend: None,
+    ) -> None:
+        """``small`` gives the problem in other sizes, if a backend's kernels are checked in those on this machine."""
         self._call = call
+        self.small = small
         self._answers: dict[str, dict[str, Any]] = {}
 
     def call(self, entry: str, payload: dict[str, Any]) -> dict[str, Any]:

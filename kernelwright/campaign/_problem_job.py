@@ -162,7 +162,7 @@ class ProblemJob:
             judge=None if isinstance(self.judge, OfflineJudge) and self._many_lines else self.judge,
             evaluate=partial(_judged_by, session, explain=explains),
             ledger=ledger,
-            bench=Workbench(session.call),
+            bench=Workbench(session.call, session.small),
             backend=self.config.backend,
             baseline=self.baseline,
             should_stop=self.watch.reason,

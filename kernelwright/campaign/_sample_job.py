@@ -106,7 +106,7 @@ class SampleJob:
         if self.coder is None:
             return ()
         have = {sample.number for sample in self.store.run_samples(self.run_id, self.problem.id)}
-        bench = Workbench(session.call)
+        bench = Workbench(session.call, session.small)
         awaited = []
         for number in sorted(set(range(self.plan.samples)) - have):
             self._stop_if_asked()

@@ -48,8 +48,8 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: ``source`` (the problem's text), ``variant`` (module constants of the timed variant), ``variants``
-            (optional: all variants; default: those that the file declares for the CPU), ``mode``, ``backward`` (also
-            capture gradients).
+            (optional: all variants; default: those that the file declares for the CPU), ``small`` (optional: the same
+            text in the sizes that an interpreter checks), ``mode``, ``backward`` (also capture gradients).
 
     Returns:
         The graph as JSON-able data with ``ok`` true; or ``ok`` false with ``reason`` (and ``line`` where known).
@@ -57,10 +57,9 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         source, first = payload["source"], dict(payload.get("variant") or {})
         carry = _carry(source, first)
-        others = [dict(v) for v in payload.get("variants") or declared_variants(source)]
         mode = payload.get("mode", "eval")
         export = export_with_gradients if payload.get("backward") else _export
-        exports = [export(source, variant, mode) for variant in [first, *(v for v in others if v != first)]]
+        exports = [export(text, variant, mode) for text, variant in shapes_of(payload)]
         graph = _unify(exports if payload.get("backward") else rolled(exports), "graph")
         return {
             **graph,
@@ -95,7 +94,16 @@ def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval"
     return model, inputs, program
 
 
-def declared_variants(source: str) -> list[dict[str, Any]]:
+def shapes_of(payload: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """A payload's texts, each with the module constants to set; the timed one first. See :func:`capture_entry`."""
+    source, first = payload["source"], dict(payload.get("variant") or {})
+    others = [dict(variant) for variant in payload.get("variants") or _declared_variants(source)]
+    small = payload.get("small")
+    shapes = [(source, variant) for variant in [first, *(other for other in others if other != first)]]
+    return [*shapes, (small, {})] if small else shapes
+
+
+def _declared_variants(source: str) -> list[dict[str, Any]]:
     for node in ast.parse(source).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(t, ast.Name) and t.id == "PROBLEM" for t in targets) and isinstance(node, ast.Assign):

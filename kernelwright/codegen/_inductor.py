@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.codegen._capture import declared_variants, export_reference
+from kernelwright.codegen._capture import export_reference, shapes_of
 from kernelwright.codegen._nodes import CaptureFault
 from kernelwright.datasets.runtime import ReferenceFault
 
@@ -27,7 +27,7 @@ def inductor_entry(payload: dict[str, Any]) -> dict[str, Any]:
     """TorchInductor's kernels for a problem.
 
     Args:
-        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants`` and ``mode``.
+        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants``, ``small``, ``mode``.
 
     Returns:
         ``ok``, ``vector_bits`` (0 for scalar loops) and ``variants``: for each the ``kernels`` (name to C++), ``body``
@@ -35,9 +35,7 @@ def inductor_entry(payload: dict[str, Any]) -> dict[str, Any]:
         ``reason``.
     """
     try:
-        source, first = payload["source"], dict(payload.get("variant") or {})
-        wanted = [first, *(v for v in payload.get("variants") or declared_variants(source) if v != first)]
-        lowered = [_lowered(source, variant, payload.get("mode", "eval")) for variant in wanted]
+        lowered = [_lowered(text, variant, payload.get("mode", "eval")) for text, variant in shapes_of(payload)]
         return {"ok": True, "vector_bits": _vector_bits(), "variants": lowered}
     except (CaptureFault, ReferenceFault) as fault:
         return {"ok": False, "reason": str(fault)}

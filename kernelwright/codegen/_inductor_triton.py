@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from kernelwright.codegen._capture import declared_variants
+from kernelwright.codegen._capture import shapes_of
 from kernelwright.codegen._graph import MOST_OPERATORS
 from kernelwright.codegen._inductor_joint import halves_on_device
 from kernelwright.codegen._nodes import CaptureFault
@@ -81,7 +81,8 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
     """TorchInductor's Triton kernels for a problem.
 
     Args:
-        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants``, ``mode``, ``backward``.
+        payload: as for ``capture_entry``: ``source``, ``variant``, optionally ``variants``, ``small``, ``mode``,
+            ``backward``.
 
     Returns:
         ``ok`` and ``variants``: for each the ``wrapper`` (the text of TorchInductor's Python file), ``inputs`` (the
@@ -91,17 +92,16 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
         ``reason``.
     """
     try:
-        source, first = payload["source"], dict(payload.get("variant") or {})
-        wanted = [first, *(v for v in payload.get("variants") or declared_variants(source) if v != first)]
+        timed, *others = shapes_of(payload)
         mode = payload.get("mode", "eval")
         with _device(), _uniform(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             lowered = _lowered_halves if payload.get("backward") else _lowered
-            found = [lowered(source, first, mode)]
+            found = [lowered(*timed, mode)]
             loops = "@triton_heuristics.persistent_reduction" not in str(found[0])
             # Smaller shapes get the same kind of kernel as the timed shape, so that checks cover the timed kernel.
             settings = {"triton.persistent_reductions": False} if loops else {}
-            found += [lowered(source, v, mode, settings) for v in wanted[1:]]
+            found += [lowered(*shape, mode, settings) for shape in others]
             return {"ok": True, "variants": found}
     except (CaptureFault, ReferenceFault) as fault:
         return {"ok": False, "reason": str(fault)}

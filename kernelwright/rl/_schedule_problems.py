@@ -86,7 +86,10 @@ def captured(name: str, scorer: ScheduleScorer, backend: Backend = "cpp") -> Sch
         CoderError: its reference cannot be captured.
     """
     problem = scorer.problem(name)
-    bench = Workbench(lambda entry, payload: scorer.session(problem, backend).call(entry, payload))
+    bench = Workbench(
+        lambda entry, payload: scorer.session(problem, backend).call(entry, payload),
+        lambda backend: scorer.session(problem, backend).small(backend),
+    )
     plan = blueprint(StepContext(problem=problem, backend=backend, round=0, rounds=1, bench=bench))
     return ScheduleProblem(name, problem, plan, tuple(describe_problem(plan.graph, plan.space)))
 

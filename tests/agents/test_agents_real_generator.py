@@ -17,6 +17,7 @@ from kernelwright.codegen._capture import capture_entry
 from kernelwright.datasets import find_problem, parse_problem
 from kernelwright.datasets._entries import fit
 from kernelwright.datasets._fit import FIT_ENTRY
+from kernelwright.evaluator.verdict.fitted_sizes import small_problem
 from kernelwright.records import Status
 
 
@@ -79,12 +80,18 @@ def get_init_inputs():
 
 
 @pytest.mark.parametrize(
-    ("more", "used", "rows"), [("", "", [2048, 32]), ("ALL = ROWS", " + torch.ones(ALL, 1)", [2048])]
+    ("more", "used", "rows"),
+    [
+        ("", "", [2048, 32]),
+        ("ALL = ROWS", " + torch.ones(ALL, 1)", [2048, 32]),
+        ("", " + (1.0 if ROWS > 99 else torch.ones(()))", [2048]),
+    ],
+    ids=["a constant", "a constant that follows another", "two graphs"],
 )
 def test_kernels_for_a_gpu_are_also_for_the_sizes_that_an_interpreter_checks(more, used, rows):
-    """The referee shrinks a problem that declares no small shapes. A constant that follows another keeps its value."""
-    bench = Workbench(answer)
+    """The referee shrinks a problem that declares no small shapes. Without a common graph, its own sizes come first."""
     problem = parse_problem(LARGE.format(more=more, used=used), id="a/large", suite="a", level=0, name="large")
+    bench = Workbench(answer, lambda backend: small_problem(problem, answer))
     found = blueprint(StepContext(problem=problem, backend="triton", round=0, rounds=2, bench=bench)).graph
     sizes = found.inputs[0].info.shape[0].values
     assert list(dict.fromkeys(sizes)) == rows

@@ -291,6 +291,9 @@ class FakeSession:
     def build_ahead(self, candidate: Candidate) -> None:
         raise AssertionError("nothing is built ahead here")
 
+    def small(self, backend: str) -> None:
+        return None
+
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         assert entry == LINT_ENTRY, "the scripted coder captures nothing"
         self.referee.linted.append(self.problem.name)

@@ -6,6 +6,7 @@ import pytest
 from referee_small_problems import SOFTMAX_KERNEL, SOFTMAX_PROBLEM, make_problem, unscreened
 
 from kernelwright.evaluator import Referee, Search
+from kernelwright.evaluator.profile.expected import H100
 from kernelwright.evaluator.profile.static import objection
 from kernelwright.records import Candidate, KernelResources, Profile, Stage, Status
 
@@ -203,12 +204,13 @@ def test_without_variants_for_the_interpreter_large_sizes_are_made_small_and_it_
     source = CANDIDATE.replace("CONFIGS", SMALL).replace("EXTRA", "")
     with referee.open(problem, backend="triton", baselines=("eager",)) as session:
 
-        def judge(text: str):
-            return session.judge(
-                Candidate(problem_id=problem.id, source=text, backend="triton"), depth=Search(static=False)
-            ).verdict
+        def judge(text: str, **depth: bool):
+            made = Candidate(problem_id=problem.id, source=text, backend="triton")
+            return session.judge(made, depth=Search(**depth)).verdict
 
-        right, wrong = judge(source), judge(source.replace("return y", "return y * 1.01"))
+        right, wrong = judge(source), judge(source.replace("return y", "return y * 1.01"), static=False)
+        small = session.small("triton")
+        assert session.small("cpp") is None
     assert (right.status, right.problem) == (Status.PASSED, problem.id), right.reason
     (told,) = [finding for finding in right.findings if finding.rule == "fitted-sizes"]
     assert "checked in fitted sizes (COLS=" in told.evidence
@@ -219,6 +221,9 @@ def test_without_variants_for_the_interpreter_large_sizes_are_made_small_and_it_
     assert 8 <= columns <= 128
     assert wrong.status is Status.INCORRECT_NUMERICAL
     assert f"(in fitted sizes: COLS={columns},ROWS={rows})" in wrong.reason
+    assert f"ROWS = {rows}\n" in small.source
+    least_us = 2 * 4 * LARGE_ROWS * LARGE_COLUMNS / (H100.memory_tb_s * 1e6)
+    assert right.profile.metrics["expected_us"] > least_us  # the profile is of the problem's own sizes
 
 
 def test_sizes_that_are_small_already_stay_as_they_are(referee):

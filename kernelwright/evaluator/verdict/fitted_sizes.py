@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelwright.datasets import fitted, parse_sizes
+from kernelwright.datasets import fitted
 from kernelwright.errors import MachineError
-from kernelwright.records import Evaluation, Finding, KnobValue, Problem
+from kernelwright.records import Evaluation, Finding, Problem
 from kernelwright.records.problems import VARIANT_MARK
 from kernelwright.sandbox import WorkerFailed
 
@@ -43,12 +43,6 @@ def small_problem(problem: Problem, call: Call) -> Problem | None:
         return None  # its shapes cannot be computed within a worker's limits, or it forged the reply
     variants = {**small.meta.variants, "interpreter": ({},)}
     return small.model_copy(update={"meta": small.meta.model_copy(update={"variants": variants})})
-
-
-def small_sizes(problem: Problem, call: Call) -> dict[str, KnobValue] | None:
-    """The constants of :func:`small_problem` that differ from the problem's file; None if it keeps its sizes."""
-    small = small_problem(problem, call)
-    return None if small is None else parse_sizes(small.id.rpartition(VARIANT_MARK)[2])
 
 
 def as_of(evaluation: Evaluation, problem: Problem, small: Problem) -> Evaluation:

@@ -86,6 +86,10 @@ class Session(Protocol):
         """Run a trusted tool on the problem in a sandboxed worker."""
         ...
 
+    def small(self, backend: Backend) -> Problem | None:
+        """The problem in the sizes in which a backend's candidates are checked here; None if in its own."""
+        ...
+
     def machine_code(self, candidate: Candidate) -> str:
         """Fingerprint of a candidate's machine code; empty if it is unknown."""
         ...

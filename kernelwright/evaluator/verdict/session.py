@@ -51,8 +51,12 @@ class ProblemSession:
         baselines: Sequence[str],
         on_stage: Callable[[str], None] | None = None,
         archive: Sequence[InputGenerator] = (),
+        whole: Problem | None = None,
     ) -> None:
-        """``archive``: generators whose draws candidates are checked on as well."""
+        """``archive``: generators whose draws candidates are checked on as well.
+
+        ``whole``: the problem in its own sizes, if ``problem`` is in sizes for an interpreter. Profiles are of those.
+        """
         self.problem = problem
         self._host = host
         self._instruments = instruments
@@ -64,7 +68,7 @@ class ProblemSession:
         self._clocks = clocks = Clocks(host, instruments, problem, self._on_stage)
         self._references = References(host, clocks, problem, archive, self._on_stage)
         self._launcher = Launcher(host, clocks, problem)
-        self._static = StaticProfiler(host, problem, self._on_stage, self._beside.thread)
+        self._static = StaticProfiler(host, whole or problem, self._on_stage, self._beside.thread)
         given = host, clocks, self._launcher, problem, baselines, self._on_stage, self._static, self._beside.thread
         self._stages = Stages(*given)
         self._ahead = BuildAhead(host, problem, lambda candidate: self._references.variant(candidate.backend))
@@ -105,6 +109,11 @@ class ProblemSession:
         limits = self._host.limits(wall_s=self._settings.capture_timeout_s, allow_exec=True)
         return self._host.sandbox.call(entry, payload, limits=limits)
 
+    def small(self, backend: Backend) -> Problem | None:
+        """The problem in the sizes in which a backend's candidates are checked here; None if in its own."""
+        serving = self._serving(backend)
+        return None if serving is self else serving.problem
+
     # ------------------------------------------------------------------------------------------ the reference
 
     def prepare_for(self, backend: Backend) -> CheckSet:
@@ -125,7 +134,8 @@ class ProblemSession:
             self._on_stage("sizes")
             small = small_problem(self.problem, self.call)
             if small is not None:
-                self._smaller = ProblemSession(self._host, self._instruments, small, **self._options)
+                options = self._options | {"whole": self.problem}
+                self._smaller = ProblemSession(self._host, self._instruments, small, **options)
         return self._smaller or self
 
     def empty_call_ms(self, backend: Backend) -> tuple[float, float]:
