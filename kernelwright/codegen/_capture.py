@@ -10,11 +10,12 @@ from __future__ import annotations
 import ast
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelwright.codegen._constructor import constructor_module
 from kernelwright.codegen._graph import CARRIES, FORMAT, Carry, CodegenError
@@ -41,6 +42,7 @@ from kernelwright.datasets.runtime import (
 )
 
 _CONSTANT_LIMIT = 4096  # elements of an embedded constant tensor
+T = TypeVar("T")
 
 
 def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
@@ -56,10 +58,10 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         source, first = payload["source"], dict(payload.get("variant") or {})
-        carry = _carry(source, first)
+        carry = _without_data(_carry, source, first)
         mode = payload.get("mode", "eval")
         export = export_with_gradients if payload.get("backward") else _export
-        exports = [export(text, variant, mode) for text, variant in shapes_of(payload)]
+        exports = [_without_data(export, text, variant, mode) for text, variant in shapes_of(payload)]
         graph = _unify(exports if payload.get("backward") else rolled(exports), "graph")
         return {
             **graph,
@@ -73,6 +75,15 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
         return {"ok": False, "reason": str(fault), "line": fault.line}
     except CaptureFault as fault:
         return {"ok": False, "reason": str(fault), "line": None}
+
+
+def _without_data(work: Callable[..., T], source: str, variant: Mapping[str, Any], *more: Any) -> T:
+    """The result of ``work`` on a reference whose tensors have no data; with data, if it cannot do without."""
+    try:
+        with FakeTensorMode():
+            return work(source, variant, *more)
+    except Exception:  # noqa: BLE001 - a problem's code may raise anything
+        return work(source, variant, *more)
 
 
 def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval") -> tuple[nn.Module, list[Any], Any]:

@@ -57,6 +57,19 @@ def test_fixed_sizes_are_guarded(build):
         built.module.ModelNew()(__import__("torch").randn(3, 6))
 
 
+def test_a_problem_larger_than_the_memory_is_captured():
+    square = "self.w = nn.Parameter(torch.randn(1 << 21, 1 << 21))"
+    source = problem("return F.linear(x, self.w)", "torch.randn(8, 1 << 21)", init=square)
+    assert capture(source)["nodes"][0]["outputs"][0]["shape"] == [8, 1 << 21]  # its weight has 16 TiB
+    assert capture(source, backward=True)["ok"]
+
+
+def test_a_constructor_that_reads_its_numbers_gets_some(build):
+    built = build("return x * self.scale", "torch.randn(3, 5)", init="self.scale = torch.arange(6.0).sum().item()")
+    assert "15.0" in built.generated.source
+    built.check()
+
+
 TWO = [{"N": 2}, {"N": 5}]
 SHAPED = problem("return x * 2 if N > 3 else x + 1", "torch.randn(N)", constants="N = 2", variants=TWO)
 
