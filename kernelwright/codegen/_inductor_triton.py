@@ -91,6 +91,8 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
         gradients, a variant has ``halves`` with these keys: the forward and the backward pass. Or ``ok`` false with a
         ``reason``.
     """
+    from torch._inductor import lowering  # noqa: F401 - the decomposition of max pooling reads it unimported
+
     try:
         timed, *others = shapes_of(payload)
         mode = payload.get("mode", "eval")

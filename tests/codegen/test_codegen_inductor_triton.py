@@ -6,6 +6,8 @@ import ast
 import copy
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -157,6 +159,13 @@ def test_this_machine_has_no_more_devices_than_before():
     before = torch.cuda.is_available(), torch.version.cuda
     built("softmax")
     assert (torch.cuda.is_available(), torch.version.cuda) == before
+
+
+def test_max_pooling_is_lowered_in_a_new_process():
+    asked = {"source": problem("return F.max_pool2d(x, 2) + 1", "torch.randn(1, 2, 8, 8)"), "variant": {}}
+    entry = "import sys, json; from kernelwright.codegen._inductor_triton import inductor_triton_entry as entry; "
+    call = [sys.executable, "-c", entry + "print(entry(json.loads(sys.argv[1])))", json.dumps(asked)]
+    assert subprocess.run(call, capture_output=True, text=True, check=True).stdout.startswith("{'ok': True")
 
 
 # -------------------------------------------------------------------------------------------------------- what has none
