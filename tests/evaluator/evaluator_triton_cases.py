@@ -28,6 +28,7 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 from triton.language.extra.cuda import libdevice as cuda_libdevice  # noqa: E402
+from triton.runtime import interpreter as engine  # noqa: E402
 
 CASES = []
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -658,6 +659,75 @@ def code_for_cuda_runs_on_the_cpu():
     assert torch.equal(out, x + x)
     assert not x.is_cuda
     assert torch.cuda.is_available() == available
+
+
+# ------------------------------------------------------------------------------------------ what is left out
+
+
+@triton.jit
+def squares_kernel(out, factor):
+    at = tl.arange(0, 8)
+    tl.store(out + at, at * at * factor)
+
+
+@case
+def integers_wrap_around_and_no_operation_is_done_for_nothing():
+    done, plain = [], engine.InterpreterBuilder.binary_op
+
+    def counted(self, lhs, rhs, operation):
+        done.append(operation.__name__)
+        return plain(self, lhs, rhs, operation)
+
+    out = torch.empty(8, dtype=torch.int32)
+    engine.InterpreterBuilder.binary_op = counted
+    try:
+        squares_kernel[(1,)](out, 1 << 30)
+    finally:
+        engine.InterpreterBuilder.binary_op = plain
+    assert done == ["multiply", "multiply"]
+    assert torch.equal(out, (torch.arange(8, dtype=torch.int32) ** 2 * (1 << 30)))
+
+
+@triton.jit
+def largest_of(values):
+    return tl.max(values, 0)
+
+
+@triton.jit
+def largest_and_sum_kernel(x, out):
+    values = tl.load(x + tl.program_id(0) * 16 + tl.arange(0, 16))
+    tl.store(out + tl.program_id(0), largest_of(values) + tl.sum(values, 0))
+
+
+@case
+def a_launch_leaves_the_language_as_it_was():
+    holders = (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base, tl.dtype)
+    before = [dict(vars(holder)) for holder in holders]
+    x, out = torch.randn(3, 16), torch.empty(3)
+    for _ in range(2):
+        largest_and_sum_kernel[(3,)](x, out)
+        close(out, x.amax(1) + x.sum(1), 1e-6)
+        assert [dict(vars(holder)) for holder in holders] == before
+
+
+@triton.jit
+def shapes_kernel(x, out, B: tl.constexpr):
+    rows, columns = tl.arange(0, B)[:, None], tl.arange(0, 2 * B)[None, :]
+    block = tl.load(x + rows * (2 * B) + columns)
+    tl.static_assert(block.shape[0] == B)
+    tl.static_assert(block.shape[1] == 2 * B)
+    tl.static_assert(block.numel == 2 * B * B)
+    tl.store(out + columns * B + rows, tl.trans(tl.trans(block)) + tl.reshape(block, (B, 2 * B)))
+
+
+@case
+def types_of_one_shape_are_told_apart_from_those_of_others():
+    for size in (4, 2, 4):
+        for dtype in (torch.float32, torch.int64, torch.float16):
+            x = (torch.randn(size, 2 * size) * 9).to(dtype)
+            out = torch.empty(2 * size, size, dtype=dtype)
+            shapes_kernel[(1,)](x, out, B=size)
+            assert torch.equal(out, (2 * x).T)
 
 
 @case

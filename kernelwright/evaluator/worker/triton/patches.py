@@ -26,7 +26,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.errors import InterpreterError
 
-from kernelwright.evaluator.worker.triton import formats, programs
+from kernelwright.evaluator.worker.triton import formats, programs, quick
 from kernelwright.evaluator.worker.triton import libdevice as table
 from kernelwright.evaluator.worker.triton.bounds import Allocations
 from kernelwright.evaluator.worker.triton.faults import NotCheckable, OutOfBounds
@@ -44,6 +44,7 @@ launch = SimpleNamespace(allocations=Allocations(), made_pointers=False)
 
 def apply(*, round_tf32: bool) -> None:
     """Install every correction; once in a process."""
+    quick.apply()
     _arithmetic()
     _conversions()
     _products(round_tf32)

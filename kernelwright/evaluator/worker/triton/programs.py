@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from triton.runtime import interpreter as engine
 
+from kernelwright.evaluator.worker.triton import quick
 from kernelwright.evaluator.worker.triton.faults import NotCheckable
 
 __all__ = ["next_order", "polled", "run_programs"]
@@ -47,7 +48,7 @@ def run_programs(executor: Any, arguments: tuple[Any, ...], named: dict[str, Any
     hosted, hosted_named = executor._init_args_hst(arguments, named)
     for hook in executor.pre_run_hooks:
         hook(*hosted, **hosted_named)
-    patches = engine._patch_lang(executor.fn)
+    restore = quick.patched(executor.fn)
     try:
         bound = inspect.getcallargs(executor.fn, *hosted, **hosted_named)
         values = {k: v if k in executor.constexprs else engine._implicit_cvt(v) for k, v in bound.items()}
@@ -60,7 +61,7 @@ def run_programs(executor: Any, arguments: tuple[Any, ...], named: dict[str, Any
         raise engine.InterpreterError(repr(error)) from error
     finally:
         _state["launch"] = None
-        patches.restore()
+        restore()
     executor._restore_args_dev(arguments, hosted, named, hosted_named)
 
 
