@@ -59,6 +59,7 @@ def fitted(
     literals: bool = True,
     tile: int = 1,
     slack: float = 1.0,
+    alike: bool = False,
 ) -> Fit:
     """Halve integers of a problem's file, each time the largest that helps, until all its variants fit.
 
@@ -73,6 +74,8 @@ def fitted(
         literals: whether numbers that are not constants may be halved, too.
         tile: sizes that kernels work on as a whole. Numbers are halved to less only if the problem would otherwise
             need more than ``slack`` times the limits. Batch sizes may always come to one.
+        alike: whether, unless the problem would otherwise stay too large, numbers that differ go on to differ and the
+            parameters keep their names. Kernels then keep their graph, and a mistaken dimension shows.
 
     Raises:
         MachineError: the worker's reply is malformed.
@@ -92,6 +95,7 @@ def fitted(
         "seconds": FIT_SECONDS,
         "tile": tile,
         "slack": slack,
+        "alike": alike,
     }
     reply = call(FIT_ENTRY, payload)
     sizes, fits, reason = reply.get("sizes"), reply.get("fits"), reply.get("reason")

@@ -38,11 +38,15 @@ Values = dict[str, int]
 
 
 class _Load(NamedTuple):
-    """The cost of one call: bytes of inputs, state and outputs, bytes of the largest result, and operations."""
+    """The cost of one call: bytes of inputs, state and outputs, bytes of the largest result, and operations.
+
+    ``names`` are those of parameters and buffers.
+    """
 
     held: int
     result: int
     flops: int
+    names: frozenset[str]
 
 
 class _Step(NamedTuple):
@@ -58,7 +62,8 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
             name, the current value; ``tiers``: lists of names to try, a later list only when the earlier ones are
             small; ``variants``: settings of constants, all of which must fit; ``bytes``: limit on inputs, parameters
             and outputs together; ``flops``: limit on one forward; ``seconds``: time limit of the search; ``tile``:
-            optional, sizes that are halved to less only if the problem would otherwise be ``slack`` times too large.
+            optional, sizes that are halved to less only if the problem would otherwise be ``slack`` times too large;
+            ``alike``: optional, whether the names of parameters and which numbers differ change only then, too.
 
     Returns:
         ``sizes``: the changed values, empty if none. ``fits``: whether the problem fits with them. ``reason``: why the
@@ -73,8 +78,9 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
     rounds = [(names, gain) for gain in (_GAIN, 1.0) for names in tiers]
     tile = payload.get("tile", 1)
     whole_tiles = [(2 * tile, payload["slack"])] if 2 * tile > _LEAST else []
+    ways = [True, False] if payload.get("alike") else [False]
     fits = False
-    for least, enough in (*whole_tiles, (_LEAST, 1.0)):
+    for (least, enough), search.alike in itertools.product((*whole_tiles, (_LEAST, 1.0)), ways):
         for names, gain in rounds:
             while now.excess > 1 and (step := search.step(names, now, gain, least)) is not None:
                 now = step
@@ -87,10 +93,17 @@ def fit(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Search:
-    """The search over numbers of one file."""
+    """The search over numbers of one file.
+
+    Attributes:
+        given: the file's numbers.
+        alike: whether steps are left out after which parameters have other names or numbers that differed are equal.
+    """
 
     def __init__(self, payload: Mapping[str, Any]) -> None:
         self.given: Values = {name: int(value) for name, value in payload["values"].items()}
+        self.alike = False
+        self._names: frozenset[str] = frozenset()  # of the parameters in the given sizes
         self._payload = payload
         self._until = time.monotonic() + float(payload["seconds"])
 
@@ -127,6 +140,8 @@ class _Search:
             if self.is_late():
                 break
             halved = {**now.values, **{name: now.values[name] // 2 for name in move}}
+            if self.alike and self._joins(now.values, halved):
+                continue
             try:
                 excess = self.excess(halved)
             except ReferenceFault:
@@ -135,11 +150,18 @@ class _Search:
                 found.append(_Step(halved, excess))
         return min(found, key=lambda step: step.excess, default=None)
 
+    def _joins(self, before: Values, after: Values) -> bool:
+        """Whether a step makes numbers equal that differed, and that differ in the file."""
+        return any(
+            after[a] == after[b] and before[a] != before[b] and self.given[a] != self.given[b]
+            for a, b in itertools.combinations(after, 2)
+        )
+
     def excess(self, values: Values) -> float:
         """The memory or work of the worst variant as a multiple of its limit, whichever is larger.
 
         Raises:
-            ReferenceFault: the problem does not run in these sizes.
+            ReferenceFault: the problem does not run in these sizes, or not with the same parameters.
         """
         sizes = {name: value for name, value in values.items() if value != self.given[name]}
         source = _text(self._payload, sizes)
@@ -147,6 +169,9 @@ class _Search:
         worst = 0.0
         for variant in self._payload["variants"] or [{}]:
             load = _load(source, {name: sizes.get(name, value) for name, value in variant.items()})
+            self._names = self._names or load.names
+            if self.alike and load.names != self._names:
+                raise ReferenceFault("Model", None, "the parameters have other names in these sizes")
             flops = load.flops / int(self._payload["flops"])
             worst = max(worst, load.held / most, load.result / (_RESULT_SHARE * most), flops)
         return worst
@@ -179,7 +204,8 @@ def _load(source: str, variant: Mapping[str, Any]) -> _Load:
     tensors = {id(value): value for value in held if isinstance(value, torch.Tensor)}
     elements = sum(value.numel() for value in tensors.values())
     flops = counter.get_total_flops() + recurrent.flops + elements
-    return _Load(sum(value.nbytes for value in tensors.values()), largest.bytes, flops)
+    names = frozenset(model.state_dict())
+    return _Load(sum(value.nbytes for value in tensors.values()), largest.bytes, flops, names)
 
 
 class _LargestResult(TorchDispatchMode):  # type: ignore[misc]

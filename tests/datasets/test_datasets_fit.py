@@ -85,6 +85,47 @@ def test_tiles_stay_whole_where_the_problem_is_not_much_too_large():
     assert fit.problem.id == "other/level1/gemm@batch_size=4,features=8", "in proportion, without tiles"
 
 
+LAYERS = """
+import torch
+from torch import nn
+
+ROWS, COLUMNS, LAYERS = 128, 64, 32
+
+class Model(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.randn(COLUMNS, COLUMNS)) for _ in range(layers))
+
+    def forward(self, x):
+        for scale in self.scales:
+            x = x @ scale
+        return x
+
+def get_inputs():
+    return [torch.randn(ROWS, COLUMNS)]
+
+def get_init_inputs():
+    return [LAYERS]
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most_bytes", "plain", "alike"),
+    [
+        ("512, 256, 2", 20_000, "COLUMNS=32,ROWS=32", "COLUMNS=16,ROWS=64"),
+        ("48, 32, 64", 60_000, "COLUMNS=16,LAYERS=32,ROWS=24", "COLUMNS=8,ROWS=12"),
+        ("48, 32, 64", 9000, "COLUMNS=8,LAYERS=16,ROWS=12", "COLUMNS=8,LAYERS=32,ROWS=12"),
+    ],
+    ids=["rows and columns differ", "layers are kept", "layers are halved as well, as a last resort"],
+)
+def test_numbers_that_differ_go_on_to_differ_and_no_layer_is_lost_where_it_fits_so(sizes, most_bytes, plain, alike):
+    """A kernel that takes rows for columns would pass in sizes that are equal."""
+    layers = problem(LAYERS.replace("128, 64, 32", sizes))
+    limits = {"most_bytes": most_bytes, "most_flops": 1 << 40}
+    assert fitted(layers, here, **limits) == (with_sizes([layers], parse_sizes(plain))[0], True, "")
+    assert fitted(layers, here, **limits, alike=True) == (with_sizes([layers], parse_sizes(alike))[0], True, "")
+
+
 def test_a_problem_that_fits_is_left_as_it_is():
     given = problem(SOURCE.replace("4096", "64").replace("2048 * 2", "64"))
     assert fitted(given, here) == (given, True, "")

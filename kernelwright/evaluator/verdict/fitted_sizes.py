@@ -38,7 +38,8 @@ def small_problem(problem: Problem, call: Call) -> Problem | None:
     try:
         if fitted(problem, call, most_bytes=_TOO_MANY_BYTES, most_flops=_TOO_MANY_FLOPS, **sizes).problem == problem:
             return None
-        small = fitted(problem, call, most_bytes=_BYTES, most_flops=_FLOPS, tile=_TILE, slack=_SLACK, **sizes).problem
+        sizes |= {"tile": _TILE, "slack": _SLACK, "alike": True}
+        small = fitted(problem, call, most_bytes=_BYTES, most_flops=_FLOPS, **sizes).problem
     except (WorkerFailed, MachineError):
         return None  # its shapes cannot be computed within a worker's limits, or it forged the reply
     variants = {**small.meta.variants, "interpreter": ({},)}
