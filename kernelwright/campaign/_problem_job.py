@@ -47,7 +47,7 @@ from kernelwright.campaign.memory import ProblemMemory
 from kernelwright.campaign.searched import languages_of, make_search
 from kernelwright.campaign.stopping import StopWatch
 from kernelwright.config import CAPTURED, Settings
-from kernelwright.datasets import LintFinding, LintRecords, lint
+from kernelwright.datasets import TOO_SMALL, LintFinding, LintRecords, fitted, lint
 from kernelwright.evaluator import Confirm, Search, Session
 from kernelwright.records import Candidate, Evaluation, Problem, RunConfig, Status
 from kernelwright.records.base import timed_together
@@ -56,7 +56,6 @@ from kernelwright.sandbox import WorkerFailed
 if TYPE_CHECKING:
     from kernelwright.store import Store
 
-TOO_SMALL = "too-small"  # the lint's rule for problems that run too briefly to be timed well, on a CPU
 _PASSED_OVER = ("verifier", "duplicate")  # roles of failures that leave a candidate unjudged
 
 
@@ -233,7 +232,8 @@ class ProblemJob:
     def _lint(self, session: Session) -> Sequence[LintFinding]:
         """Run the lint if it never ran on this problem. Tables show its findings; the run goes on in any case.
 
-        A captured module has no author who could use the findings, so it is not linted.
+        A captured module has no author who could use the findings, so it is not linted. A CPU runs the lint, so a
+        problem with no other sizes than a GPU's is made smaller for it.
         """
         if self.problem.suite == CAPTURED:
             return ()
@@ -241,7 +241,9 @@ class ProblemJob:
             return known
         self._stage("lint")
         try:
-            return lint(self.problem, session.call, records=self.lints)
+            large = self.config.backend != "cpp" and "cpu" not in self.problem.meta.variants
+            sized = fitted(self.problem, session.call).problem if large else None
+            return lint(self.problem, session.call, records=self.lints, sized=sized)
         except WorkerFailed as error:
             self._emit("note", text=f"the lint could not run this problem: {error}")
             return ()

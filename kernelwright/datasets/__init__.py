@@ -29,6 +29,7 @@ __all__ = [
     "ITEM_BYTES",
     "MAX_DIMENSIONS",
     "MAX_OUTPUTS",
+    "TOO_SMALL",
     "LintFinding",
     "LintRecords",
     "Suite",
@@ -62,7 +63,10 @@ _HOMES = {
         "problem_from_module",
     ),
     "_contract": ("parse_problem",),
-    "_findings": ("LintFinding",),
+    "_findings": (
+        "TOO_SMALL",
+        "LintFinding",
+    ),
     "_fit": (
         "fitted",
         "smaller_sizes",

@@ -8,6 +8,7 @@ from kernelwright.datasets._fit import smaller_sizes
 from kernelwright.errors import KernelwrightError
 from kernelwright.records import Problem, Record
 
+TOO_SMALL = "too-small"  # the rule for problems that run too briefly to be timed well, on a CPU
 TOO_LARGE = ("oom", "timeout")  # kinds of worker failure that smaller sizes may avoid
 
 

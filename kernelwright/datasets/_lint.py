@@ -12,9 +12,10 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from kernelwright.datasets._contract import find_forward, module_constants, own_nodes
-from kernelwright.datasets._findings import LintFinding, printable
+from kernelwright.datasets._findings import TOO_SMALL, LintFinding, printable
 from kernelwright.errors import MachineError
 from kernelwright.records import DeviceClass, KnobValue, Problem
+from kernelwright.records.problems import VARIANT_MARK
 
 LINT_ENTRY = "kernelwright.datasets._entries:lint"
 
@@ -87,12 +88,19 @@ def lint(
     device_class: DeviceClass = "cpu",
     *,
     records: KeepsFindings | None = None,
+    sized: Problem | None = None,
 ) -> tuple[LintFinding, ...]:
     """All findings, errors first: those of :func:`lint_static` and of a run through ``call`` (``Sandbox.call``).
 
-    ``records`` stores the findings of the run, so that tables can show them later.
+    Args:
+        records: stores the findings of the run, so that tables can show them later.
+        sized: the problem in other sizes, in which it is run. How long that takes is no finding then.
     """
-    ran = lint_findings(call(LINT_ENTRY, lint_payload(problem, device_class)))
+    ran = lint_findings(call(LINT_ENTRY, lint_payload(sized or problem, device_class)))
+    if sized is not None and sized != problem:
+        said = f"it was run in fitted sizes ({sized.id.rpartition(VARIANT_MARK)[2]})"
+        ran = tuple(finding for finding in ran if finding.rule != TOO_SMALL)
+        ran = (*ran, LintFinding(rule="fitted-sizes", severity="info", message=said))
     if records is not None:
         records.put(problem, ran, device_class)
     found = (*lint_static(problem), *ran)

@@ -13,6 +13,7 @@ from kernelwright.agents import StepContext
 from kernelwright.agents.registry import coders, judges
 from kernelwright.agents.roles import Proposal
 from kernelwright.config import Settings
+from kernelwright.datasets._fit import FIT_ENTRY
 from kernelwright.datasets._lint import LINT_ENTRY
 from kernelwright.errors import InvalidReferenceError, KernelwrightError
 from kernelwright.evaluator import Check, Confirm, Search
@@ -172,6 +173,7 @@ class FakeReferee:
     judged: list[tuple[str, str, bool]] = field(default_factory=list)
     weaknesses: dict[str, Sequence[str] | KernelwrightError] = field(default_factory=dict)  # by problem name, or id
     linted: list[str] = field(default_factory=list)
+    fitted: Mapping[str, int] = field(default_factory=dict)  # the sizes in which problems fit a CPU
     archives: dict[str, tuple[InputGenerator, ...]] = field(default_factory=dict)  # by problem name, as opened last
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
     beside: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # judged beside rivals, by first lines
@@ -295,6 +297,8 @@ class FakeSession:
         return None
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        if entry == FIT_ENTRY:
+            return {"sizes": dict(self.referee.fitted), "fits": True, "reason": ""}
         assert entry == LINT_ENTRY, "the scripted coder captures nothing"
         self.referee.linted.append(self.problem.name)
         found = self.referee.weaknesses.get(self.problem.id, self.referee.weaknesses.get(self.problem.name, ()))

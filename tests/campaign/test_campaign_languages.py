@@ -17,6 +17,7 @@ from kernelwright.campaign import Campaign, CampaignResult, languages_of, search
 from kernelwright.campaign.estimate import estimate
 from kernelwright.cli import cli as commands
 from kernelwright.config import Settings
+from kernelwright.datasets import LintRecords
 from kernelwright.errors import UsageError
 from kernelwright.records import Candidate, Status
 from kernelwright.store import Store
@@ -124,6 +125,16 @@ def test_races_are_between_kernels_in_one_language(tmp_path):
         assert {rival[:3] for rival in rivals} == {word[:3]}
     with Store.open(tmp_path / "store.db") as store:
         assert store.candidate(result.rows[0].candidate).backend == "triton", "the better of two on one device"
+
+
+@pytest.mark.parametrize(("backend", "rules"), [("cuda", ["fitted-sizes"]), ("cpp", [])])
+def test_the_lint_runs_a_problem_with_sizes_for_a_gpu_in_smaller_ones(tmp_path, backend, rules):
+    large = make_problem("large", PROBLEM.source + "\nROWS = 65536\n")
+    settings = settings_of(tmp_path, RECIPE.replace("triton", backend), backend=backend)
+    referee = FakeReferee(speeds(cpp=1.1, cuda=1.3), fitted={"ROWS": 8})
+    with Store.open(settings.store) as store:
+        Campaign(settings, store, open_referee=lambda _: referee).run([large])
+    assert [finding.rule for finding in LintRecords(settings.cache_dir).get(large)] == rules
 
 
 def test_speeds_on_another_device_win_nothing(tmp_path):

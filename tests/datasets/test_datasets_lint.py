@@ -16,6 +16,7 @@ from kernelwright.datasets import (
     lint_static,
     lint_summary,
     parse_problem,
+    with_sizes,
 )
 from kernelwright.datasets._lint import LINT_ENTRY, lint_findings, lint_payload
 from kernelwright.errors import MachineError
@@ -343,6 +344,24 @@ def test_what_a_run_found_is_known_afterwards(tmp_path, well):
     lint(problem, claiming(), records=LintRecords(tmp_path))
     assert LintRecords(tmp_path).get(problem) == ()
     assert lint_rules(LintRecords(tmp_path).known(problem)) == ("calls-random",)
+
+
+def test_what_was_run_in_other_sizes_is_known_and_its_duration_is_no_finding(tmp_path, well):
+    problem, records = parsed(well), LintRecords(tmp_path)
+    (sized,) = with_sizes([parsed(well + "\nROWS = 64\n")], {"ROWS": 8})
+    asked = []
+    brief = {"rule": "too-small", "severity": "warning", "message": "0.1 us"}
+
+    def call(entry, payload):
+        asked.append(payload["source"])
+        return {"findings": [CLAIM, brief]}
+
+    lint(problem, call, records=records, sized=sized)
+    assert asked == [sized.source]
+    found = {finding.rule: finding.message for finding in records.known(problem)}
+    assert found == {"tiny-output": CLAIM["message"], "fitted-sizes": "it was run in fitted sizes (ROWS=8)"}
+    lint(problem, call, records=records, sized=problem)
+    assert [finding.rule for finding in records.get(problem)] == ["tiny-output", "too-small"]
 
 
 def test_a_record_is_of_one_content_under_one_set_of_rules(tmp_path, well, monkeypatch):
