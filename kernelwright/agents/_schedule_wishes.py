@@ -43,8 +43,6 @@ class Request(NamedTuple):
     parents: tuple[Attempt, ...]
     bound: Bound
     known: Sequence[Effect]
-    first: bool  # whether nothing was tried yet
-    seeded: bool  # whether TorchInductor's kernel was tried already
     model: ScheduleModel | None = None  # None if nothing was timed
 
     def ordered(self, wishes: Sequence[Wish]) -> list[Wish]:
@@ -80,10 +78,6 @@ def wishes_for(plan: Blueprint, request: Request) -> Iterator[Wish]:
         yield from _MODES[mode](plan, request, rng)
         if _MODES[mode] is not _improve:
             yield from _improve(plan, request, rng)
-    elif request.first:
-        yield Wish("default", plan.default, {}, None, "the generator's default schedule")
-    elif not request.seeded:
-        yield Wish("seed", None, {}, None, "TorchInductor's own kernel as a seed")
     yield from _drawn(plan, rng)
 
 

@@ -38,7 +38,7 @@ def in_expected_order(
             _FACTS, {**payload, "mode": problem.meta.mode, "architectures": [_ARCHITECTURE], "sources": asked}
         )
         found = [None if steps is None else level(expected_us(facts_from(steps)).us) for steps in reply["candidates"]]
-    except (WorkerFailed, TypeError):
+    except (WorkerFailed, TypeError, KeyError):
         return list(range(len(sources)))
     known: dict[int, int] = {}
     alike: dict[tuple[KnobValue | None, ...], int] = {}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernelwright.codegen import Generated
 
 SEED = "inductor"
+_LOOKED_AT = 6  # wishes of a search's assignment that are compiled for their order
 SUPPOSED_GAIN = 0.03  # assumed log-ratio, up or down, of a change that is not judged yet
 
 
@@ -77,7 +78,7 @@ class OfflineCoder:
         plan = blueprint(context)
         tried = context.tried
         wishes = _assigned(context, plan) if context.assignment.seed else _wishes(context, plan)
-        for wish in itertools.chain(_compilers(context, plan), wishes):
+        for wish in itertools.chain(_opening(context, plan), wishes):
             generated = _write(context, plan, wish)
             if generated is None:
                 continue
@@ -87,24 +88,27 @@ class OfflineCoder:
         return Proposal(None, "every schedule that was thought of has been tried")
 
 
-def _compilers(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
-    """TorchInductor's kernel among the first two, so that no search ends slower than the compiler's kernel.
+def _opening(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
+    """The first two kernels of a language, so that no search ends slower than either.
 
-    It comes first on a GPU, and where the generator has no kernel for all shapes. Else it comes second.
+    They are TorchInductor's and the generator's default. TorchInductor's comes first on a GPU, and where the generator
+    has no kernel for all shapes; CUDA has none. Samples that know of no attempt take turns by their number.
     """
-    if context.backend == "cuda" or any(attempt.action.get("origin") == "seed" for attempt in context.attempts):
-        return
-    on_gpu = context.backend == "triton"
-    first = on_gpu and not context.attempts and not context.assignment.seed
-    if first or (not on_gpu and len(context.attempts) == 1) or not plan.whole:
-        yield Wish("seed", None, {}, base_attempt(context), "TorchInductor's own kernel as a seed")
+    seed = Wish("seed", None, {}, base_attempt(context), "TorchInductor's own kernel as a seed")
+    default = Wish("default", plan.default, {}, None, "the generator's default schedule")
+    order = {"cpp": (default, seed), "triton": (seed, default), "cuda": (default,)}[context.backend]
+    asked = context.assignment
+    turn = asked.sample if asked.seed and not context.attempts else len(context.attempts)
+    if turn == 0 or not plan.whole:
+        yield from order
+    elif turn < len(order) and all(_write(context, plan, earlier) is not None for earlier in order[:turn]):
+        yield order[turn]
 
 
 def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
     """The wishes for a search's assignment. A parent without a schedule is TorchInductor's; it counts as the default.
 
-    If there are no attempts, the first sample is the default schedule, the second is TorchInductor's kernel, and all
-    others are drawn.
+    If there are no attempts, all samples after the first two are drawn.
     """
     asked = context.assignment
     alone = not context.attempts
@@ -116,12 +120,18 @@ def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
         parents=ordered,
         bound=_bound_of(ordered[0]) if ordered else "unknown",
         known=effects(context.attempts, context.baseline),
-        first=alone and asked.sample == 0,
-        seeded=(alone and asked.sample > 1) or any(a.action.get("origin") == "seed" for a in context.attempts),
         model=_model(plan, seen) if seen else None,
     )
     taken = alone and asked.sample > 0  # the first sample has the default schedule
-    return (wish for wish in wishes_for(plan, request) if not (taken and wish.schedule == plan.default))
+    wishes = (wish for wish in wishes_for(plan, request) if not (taken and wish.schedule == plan.default))
+    if not _is_untimed(context):
+        return wishes
+    return _most_expected(context, plan, (wish for wish in wishes if _is_new(context, plan, wish)), most=_LOOKED_AT)
+
+
+def _is_new(context: StepContext, plan: Blueprint, wish: Wish) -> bool:
+    generated = _write(context, plan, wish)
+    return generated is not None and _candidate(context, wish, generated).sha256 not in context.tried
 
 
 def _model(plan: Blueprint, seen: Sequence[Observation]) -> ScheduleModel:
@@ -152,9 +162,12 @@ def _is_untimed(context: StepContext) -> bool:
     return context.backend == "triton" and bool(passed) and all(verdict.timing is None for verdict in passed)
 
 
-def _most_expected(context: StepContext, plan: Blueprint, changes: Iterator[Wish]) -> Iterator[Wish]:
-    """Changes in the order of the times that a model expects of them. The same base asks the same, tried or not."""
-    made = [(wish, write(plan, wish.schedule or {})) for wish in itertools.islice(changes, MOST)]
+def _most_expected(context: StepContext, plan: Blueprint, changes: Iterator[Wish], most: int = MOST) -> Iterator[Wish]:
+    """The first ``most`` changes in the order of the times that a model expects of them, then the others.
+
+    Without a search, the same base asks the same, tried or not.
+    """
+    made = [(wish, write(plan, wish.schedule or {})) for wish in itertools.islice(changes, most)]
     known = [(wish, generated.source) for wish, generated in made if generated is not None]
     schedules = [wish.schedule or {} for wish, _ in known]
     order = in_expected_order(context, [source for _, source in known], schedules) if known else []

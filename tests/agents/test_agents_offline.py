@@ -244,15 +244,20 @@ def test_shape_variants_with_graphs_of_their_own_have_the_compilers_kernel_alone
     assert loop.round() is None, "the generator writes kernels for all shapes or for none"
 
 
-def test_on_a_gpu_inductors_triton_comes_first_and_once(toy):
+@pytest.mark.parametrize("searched", [False, True])
+def test_on_a_gpu_inductors_triton_comes_first_and_once(toy, searched):
     toy.seed = "seed"
     asked = []
     untimed_loop = Loop(
         lambda action: {"speedup": None, "compiled": None}, lambda entry, payload: asked.append(entry) or {}
     )
-    untimed_loop.context = dataclasses.replace(untimed_loop.context, backend="triton")
-    assert untimed_loop.round().candidate.operator == "seed"
+    asks = Assignment(mode="new", seed=7) if searched else Assignment()
+    untimed_loop.context = dataclasses.replace(untimed_loop.context, backend="triton", assignment=asks)
+    first = untimed_loop.round().candidate
+    assert first.operator == "seed"
     assert asked[-1] == codegen.INDUCTOR_TRITON_ENTRY
+    asks = Assignment(mode="improve", parents=(first.sha256,), seed=8) if searched else Assignment()
+    untimed_loop.context = dataclasses.replace(untimed_loop.context, assignment=asks)
     assert schedule(untimed_loop.round()) == DEFAULT
     later = untimed_loop.play(6)[1:]
     assert not any("seed" in attempt.advice.action for attempt in later), "asked for once"
@@ -343,19 +348,24 @@ def test_what_was_done_in_another_language_is_no_attempt_in_this_one():
     assert (found.candidate.backend, found.action["origin"], found.action["schedule"]) == ("triton", "default", DEFAULT)
 
 
-def test_samples_that_know_of_no_attempt_differ(toy):
+@pytest.mark.parametrize(("backend", "first"), [("cpp", ["default", "seed"]), ("triton", ["seed", "default"])])
+def test_samples_that_know_of_no_attempt_differ(toy, backend, first):
     toy.seed = "seed"
-    context = Loop(steady).context
+    context = dataclasses.replace(Loop(steady).context, backend=backend)
     found = [
         OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=number, seed=number + 1)))
         for number in range(6)
     ]
-    assert [proposal.action["origin"] for proposal in found[:2]] == ["default", "seed"]
+    assert [proposal.action["origin"] for proposal in found[:2]] == first
     drawn = [str(proposal.action["schedule"]) for proposal in found[2:]]
     assert len(set(drawn)) > 2
     assert str(DEFAULT) not in drawn
     toy.seed = None
-    assert OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=1, seed=2))).candidate
+    without = [
+        OfflineCoder().propose(dataclasses.replace(context, assignment=Assignment(sample=number, seed=number + 1)))
+        for number in (0, 1)
+    ]
+    assert [str(proposal.action["schedule"]) == str(DEFAULT) for proposal in without] == [True, False]
 
 
 def known(*measured, default=DEFAULT, backend="cpp"):
@@ -518,8 +528,9 @@ def test_cuda_has_no_seed(toy):
     assert all(attempt.candidate.operator != "seed" for attempt in loop.play(6))
 
 
+@pytest.mark.parametrize("searched", [False, True])
 @pytest.mark.parametrize("slow", ["own", "library"])
-def test_where_nothing_is_timed_what_a_model_expects_orders_what_is_tried(toy, slow):
+def test_where_nothing_is_timed_what_a_model_expects_orders_what_is_tried(toy, slow, searched):
     toy.space = {"gemm": ["library", "own"], "BLOCK": [64, 128, 256, 512]}
     toy.default = {"gemm": "library", "BLOCK": 64}
     names = ("programs", "threads", "resident", "instructions", "shared_bytes", "crossed", "spilled_bytes", "waits")
@@ -533,7 +544,13 @@ def test_where_nothing_is_timed_what_a_model_expects_orders_what_is_tried(toy, s
     loop.context = dataclasses.replace(loop.context, backend="triton")
     advise = loop.judge.advise
     loop.judge.advise = lambda *given: advise(*given).model_copy(update={"action": {}, "mode": "optimise"})
-    tried = [schedule(attempt)["gemm"] for attempt in loop.play(4)]
+    tried = []
+    for number in range(4):
+        if searched and tried:
+            base = loop.context.attempts[0].candidate.sha256
+            asked = Assignment(mode="improve", parents=(base,), seed=number)
+            loop.context = dataclasses.replace(loop.context, assignment=asked)
+        tried.append(schedule(loop.round())["gemm"])
     assert tried[0] == "library"
     assert ("own" in tried[1:2]) == (slow == "library")
 
