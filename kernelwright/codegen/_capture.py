@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from kernelwright.codegen._constructor import constructor_module
 from kernelwright.codegen._graph import CARRIES, FORMAT, Carry, CodegenError
@@ -42,6 +42,7 @@ from kernelwright.datasets.runtime import (
 )
 
 _CONSTANT_LIMIT = 4096  # elements of an embedded constant tensor
+_LARGE = 64 << 20  # bytes of inputs and state
 T = TypeVar("T")
 
 
@@ -78,12 +79,21 @@ def capture_entry(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_data(work: Callable[..., T], source: str, variant: Mapping[str, Any], *more: Any) -> T:
-    """The result of ``work`` on a reference whose tensors have no data; with data, if it cannot do without."""
+    """The result of ``work`` on a reference. Tensors have no data if they are large and it can do without."""
     try:
         with FakeTensorMode():
-            return work(source, variant, *more)
-    except Exception:  # noqa: BLE001 - a problem's code may raise anything
-        return work(source, variant, *more)
+            if _bytes_of(source, variant) > _LARGE:
+                return work(source, variant, *more)
+    except Exception:  # noqa: BLE001 - a problem's code may raise anything, and does so again with data
+        pass
+    return work(source, variant, *more)
+
+
+def _bytes_of(source: str, variant: Mapping[str, Any]) -> int:
+    """The bytes of a reference's inputs and state."""
+    module = load_reference(source, dict(variant))
+    held = [*make_inputs(module, 0), *make_model(module, make_init_inputs(module, 0)).state_dict().values()]
+    return sum(value.nbytes for value in held if isinstance(value, torch.Tensor))
 
 
 def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval") -> tuple[nn.Module, list[Any], Any]:
@@ -97,6 +107,8 @@ def export_reference(source: str, variant: Mapping[str, Any], mode: str = "eval"
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(model, tuple(inputs), strict=False)
+            if any(isinstance(held, FakeTensor) for held in program.constants.values()):
+                raise CaptureFault("a constant has no data")  # torch would end the process below
             program = program.run_decompositions(_decompositions(program))
         except Exception as error:
             raise CaptureFault(

@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import PRELUDE, problem
 
-from kernelwright.codegen import CodegenError, Graph, generate
+from kernelwright.codegen import CodegenError, Graph, _capture, generate
 from kernelwright.codegen._capture import capture_entry
 
 SOFTMAX = problem(
@@ -64,8 +64,10 @@ def test_a_problem_larger_than_the_memory_is_captured():
     assert capture(source, backward=True)["ok"]
 
 
-def test_a_constructor_that_reads_its_numbers_gets_some(build):
-    built = build("return x * self.scale", "torch.randn(3, 5)", init="self.scale = torch.arange(6.0).sum().item()")
+def test_a_large_problem_that_reads_numbers_of_its_own_gets_some(build, monkeypatch):
+    monkeypatch.setattr(_capture, "_LARGE", -1)
+    init = "self.scale = torch.arange(6.0).sum().item()\nself.table = torch.linspace(0, 1, 9000).view(2, -1)"
+    built = build("return x * self.scale + self.table.mean()", "torch.randn(3, 5)", init=init)
     assert "15.0" in built.generated.source
     built.check()
 
