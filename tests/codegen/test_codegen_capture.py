@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import PRELUDE, problem
@@ -12,6 +13,7 @@ from conftest import PRELUDE, problem
 from kernelwright.codegen import CodegenError, Graph, _capture, generate
 from kernelwright.codegen._capture import capture_entry
 
+STYLES = Path(__file__).parents[1] / "styles"
 SOFTMAX = problem(
     "return torch.softmax(x * self.scale, -1)", "torch.randn(ROWS, COLS)", init="self.scale = COLS ** -0.5",
     constants="ROWS = 4\nCOLS = 6",
@@ -70,6 +72,11 @@ def test_a_large_problem_that_reads_numbers_of_its_own_gets_some(build, monkeypa
     built = build("return x * self.scale + self.table.mean()", "torch.randn(3, 5)", init=init)
     assert "15.0" in built.generated.source
     built.check()
+
+
+def test_a_large_problem_whose_graph_holds_a_constant_is_captured(monkeypatch):
+    monkeypatch.setattr(_capture, "_LARGE", -1)
+    assert capture((STYLES / "closures_and_lambdas.py").read_text())["ok"]
 
 
 TWO = [{"N": 2}, {"N": 5}]
