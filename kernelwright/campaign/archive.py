@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
-from kernelwright.agents import CoderError, RoleFailed, StepContext
+from kernelwright.agents import CoderError, RoleFailed, StepContext, Workbench
 from kernelwright.agents.llm import Limits, Models
 from kernelwright.agents.offline_coder import OfflineCoder
 from kernelwright.agents.registry import tester_from_spec
@@ -40,7 +40,7 @@ class ArchiveMade(NamedTuple):
 
 
 class _Calls(Protocol):
-    def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]: ...
+    def call(self, entry: str, payload: dict[str, Any]) -> dict[str, Any]: ...
 
 
 def make_archive(
@@ -143,7 +143,7 @@ def right_kernels(problem: Problem, backend: Backend, store: Store | None, sessi
     if store is not None:
         passed = store.evaluations(problem=problem.id, control=False, passed=True, current_only=True, newest_first=True)
         found = {e.candidate.sha256: e.candidate for e in passed if e.candidate.backend == backend}
-    context = StepContext(problem=problem, backend=backend, round=0, rounds=1, bench=cast(Any, session))
+    context = StepContext(problem=problem, backend=backend, round=0, rounds=1, bench=Workbench(session.call))
     coder = OfflineCoder()
     if backend in coder.backends and len(found) < _KERNELS:
         try:

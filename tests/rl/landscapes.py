@@ -54,6 +54,9 @@ class LandscapeSession:
         assert entry == codegen.CAPTURE_ENTRY
         return captured(*key_of(self.problem))
 
+    def small(self, backend: str) -> None:
+        return None
+
     def machine_code(self, candidate: Candidate) -> str:
         return sha256_text("code" + candidate.source)
 
