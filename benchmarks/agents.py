@@ -155,6 +155,9 @@ class InstantSession:
         """What the lint asks."""
         return {"findings": []}
 
+    def small(self, backend: str) -> None:
+        """Nothing is checked in other sizes."""
+
     def compile_ahead(self, backend: str) -> None:
         """There is nothing to compile."""
 
