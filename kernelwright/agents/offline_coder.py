@@ -122,7 +122,7 @@ def _assigned(context: StepContext, plan: Blueprint) -> Iterator[Wish]:
         known=effects(context.attempts, context.baseline),
         model=_model(plan, seen) if seen else None,
     )
-    taken = alone and asked.sample > 0  # the first sample has the default schedule
+    taken = alone and asked.sample > 0  # the default schedule is that of one of the first two samples
     wishes = (wish for wish in wishes_for(plan, request) if not (taken and wish.schedule == plan.default))
     if not _is_untimed(context):
         return wishes

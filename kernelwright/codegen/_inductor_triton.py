@@ -91,7 +91,7 @@ def inductor_triton_entry(payload: dict[str, Any]) -> dict[str, Any]:
         gradients, a variant has ``halves`` with these keys: the forward and the backward pass. Or ``ok`` false with a
         ``reason``.
     """
-    from torch._inductor import lowering  # noqa: F401 - the decomposition of max pooling reads it unimported
+    from torch._inductor import lowering  # noqa: F401 - max pooling's decomposition needs it, and does not import it
 
     try:
         timed, *others = shapes_of(payload)

@@ -528,17 +528,19 @@ def test_cuda_has_no_seed(toy):
     assert all(attempt.candidate.operator != "seed" for attempt in loop.play(6))
 
 
+NAMES = ("programs", "threads", "resident", "instructions", "shared_bytes", "crossed", "spilled_bytes", "waits")
+FACTS = dict.fromkeys((*NAMES, "bytes_written", "bytes_asked", "matrix_flops"), 1.0)
+
+
 @pytest.mark.parametrize("searched", [False, True])
 @pytest.mark.parametrize("slow", ["own", "library"])
 def test_where_nothing_is_timed_what_a_model_expects_orders_what_is_tried(toy, slow, searched):
     toy.space = {"gemm": ["library", "own"], "BLOCK": [64, 128, 256, 512]}
     toy.default = {"gemm": "library", "BLOCK": 64}
-    names = ("programs", "threads", "resident", "instructions", "shared_bytes", "crossed", "spilled_bytes", "waits")
-    facts = dict.fromkeys((*names, "bytes_written", "bytes_asked", "matrix_flops"), 1.0)
 
     def call(entry, payload):
         moved = [9e8 if f"'gemm', '{slow}'" in source else 1e8 for source in payload.get("sources", ())]
-        return {"candidates": [[{"kernel": "k", **facts, "bytes_read": number}] for number in moved]}
+        return {"candidates": [[{"kernel": "k", **FACTS, "bytes_read": number}] for number in moved]}
 
     loop = Loop(lambda action: {"speedup": None, "compiled": None}, call)
     loop.context = dataclasses.replace(loop.context, backend="triton")
@@ -553,6 +555,29 @@ def test_where_nothing_is_timed_what_a_model_expects_orders_what_is_tried(toy, s
         tried.append(schedule(loop.round())["gemm"])
     assert tried[0] == "library"
     assert ("own" in tried[1:2]) == (slow == "library")
+
+
+def test_a_search_without_times_looks_at_what_is_new(toy):
+    """The first six wishes are ordered. What was tried takes no place among them."""
+    toy.space = {"BLOCK": [2**power for power in range(4, 14)]}
+    toy.default = {"BLOCK": 64}
+    foretold = {}
+
+    def call(entry, payload):
+        moved = [foretold.get(source, 1.0) for source in payload.get("sources", ())]
+        return {"candidates": [[{"kernel": "k", **FACTS, "bytes_read": number}] for number in moved]}
+
+    def proposed_in_turn():
+        loop = Loop(lambda action: {"speedup": None, "compiled": None}, call)
+        loop.context = dataclasses.replace(loop.context, backend="triton")
+        base = loop.round().candidate
+        asked = Assignment(mode="improve", parents=(base.sha256,), seed=3)
+        loop.context = dataclasses.replace(loop.context, assignment=asked)
+        return [loop.round().candidate.source for _ in range(9)]
+
+    natural = proposed_in_turn()
+    foretold.update({source: 1e12 / 2**place for place, source in enumerate(natural)})
+    assert proposed_in_turn()[:3] == natural[5:8]
 
 
 def resources(**known):

@@ -97,6 +97,15 @@ def test_kernels_for_a_gpu_are_also_for_the_sizes_that_an_interpreter_checks(mor
     assert list(dict.fromkeys(sizes)) == rows
 
 
+def test_sizes_for_an_interpreter_stay_apart():
+    """Else a kernel that takes rows for columns passes."""
+    text = LARGE.format(more="COLUMNS = 8192", used="").replace("1024)]", "COLUMNS), torch.rand(COLUMNS, ROWS)]")
+    problem = parse_problem(text.replace("(self, x)", "(self, x, y)"), id="a/l", suite="a", level=0, name="l")
+    sizes = dict(part.split("=") for part in small_problem(problem, answer).id.partition("@")[2].split(","))
+    assert set(sizes) == {"ROWS", "COLUMNS"}
+    assert sizes["ROWS"] != sizes["COLUMNS"]
+
+
 def test_proposals_are_different_valid_files_that_keep_their_parent(context):
     coder = OfflineCoder()
     for _ in range(4):

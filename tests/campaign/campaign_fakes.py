@@ -174,6 +174,7 @@ class FakeReferee:
     weaknesses: dict[str, Sequence[str] | KernelwrightError] = field(default_factory=dict)  # by problem name, or id
     linted: list[str] = field(default_factory=list)
     fitted: Mapping[str, int] = field(default_factory=dict)  # the sizes in which problems fit a CPU
+    small: Mapping[str, Problem] = field(default_factory=dict)  # in which a backend's kernels are checked
     archives: dict[str, tuple[InputGenerator, ...]] = field(default_factory=dict)  # by problem name, as opened last
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # of those that were asked to be explained
     beside: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # judged beside rivals, by first lines
@@ -293,8 +294,8 @@ class FakeSession:
     def build_ahead(self, candidate: Candidate) -> None:
         raise AssertionError("nothing is built ahead here")
 
-    def small(self, backend: str) -> None:
-        return None
+    def small(self, backend: str) -> Problem | None:
+        return self.referee.small.get(backend)
 
     def call(self, entry: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         if entry == FIT_ENTRY:

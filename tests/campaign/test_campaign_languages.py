@@ -19,7 +19,7 @@ from kernelwright.cli import cli as commands
 from kernelwright.config import Settings
 from kernelwright.datasets import LintRecords
 from kernelwright.errors import UsageError
-from kernelwright.records import Candidate, Status
+from kernelwright.records import Candidate, Problem, Status
 from kernelwright.store import Store
 
 RECIPE = """
@@ -44,9 +44,11 @@ class Polyglot:
     name = "polyglot"
     backends = frozenset({"cpp", "triton", "cuda"})
     contexts: list[StepContext] = []  # noqa: RUF012
+    smalls: list[tuple[str, Problem | None]] = []  # noqa: RUF012 - language and sizes of its checks
 
     def propose(self, context: StepContext) -> Proposal:
         self.contexts.append(context)
+        self.smalls.append((context.backend, context.bench.small(context.backend)))
         asked = context.assignment
         candidate = Candidate(
             problem_id=context.problem.id,
@@ -71,6 +73,7 @@ class CppAlone(Polyglot):
 @pytest.fixture(autouse=True)
 def known():
     Polyglot.contexts.clear()
+    Polyglot.smalls.clear()
     for coder in (Polyglot, CppAlone):
         if coder.name not in coders.words():
             coders.register(coder.name, lambda rest, coder=coder: coder())
@@ -114,6 +117,13 @@ def test_each_island_has_kernels_in_its_language_alone_and_a_timed_one_wins(tmp_
     by_hash = {one.candidate.sha256: one.candidate for one in judged}
     for one in judged:
         assert {by_hash[parent].backend for parent in one.candidate.parents} <= {one.candidate.backend}
+
+
+def test_the_coder_is_told_in_which_sizes_its_kernels_are_checked(tmp_path):
+    small = make_problem("small")
+    run(tmp_path, FakeReferee(speeds(cpp=1.1), untimed=frozenset({"triton"}), small={"triton": small}))
+    told = dict(Polyglot.smalls)
+    assert told == {"cpp": None, "triton": small}
 
 
 def test_races_are_between_kernels_in_one_language(tmp_path):

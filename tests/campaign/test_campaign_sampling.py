@@ -25,6 +25,7 @@ from kernelwright.store import Sample, Store
 
 PROBLEMS = [make_problem("one"), make_problem("two")]
 ASKED = []
+SIZES = []  # of the checks, as the Coder is told
 
 
 class Drawing:
@@ -37,6 +38,7 @@ class Drawing:
     def propose(self, context):
         number = context.assignment.sample
         ASKED.append((context.problem.name, number, context.assignment.seed))
+        SIZES.append(context.bench.small(context.backend))
         assert (context.attempts, context.round, context.rounds) == ((), 0, 1)
         failure = self.failures.get((context.problem.name, number))
         if isinstance(failure, Exception):
@@ -50,6 +52,7 @@ class Drawing:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     ASKED.clear()
+    SIZES.clear()
     Drawing.failures = {}
     if "drawing" not in coders.words():
         coders.register("drawing", lambda rest: Drawing())
@@ -93,6 +96,11 @@ def test_samples_are_written_without_being_judged_and_judged_later(settings, sto
     assert [word for _, word, _ in bench.referee.judged] == ["v0", "v1", "v2"] * 2
     assert [row.speedup["eager"].median for row in result.rows] == [2.0, 2.0]
     assert not any(confirmed for _, _, confirmed in bench.referee.judged)
+
+
+def test_samples_are_told_in_which_sizes_they_are_checked(settings, store):
+    Bench(settings, store, FakeReferee({"v0": 1.1}, small={"cpp": PROBLEMS[1]}), problems=PROBLEMS[:1]).work()
+    assert [PROBLEMS[1]] * 3 == SIZES
 
 
 def test_samples_know_of_no_other_and_draw_from_seeds_of_their_own(settings, store):

@@ -661,7 +661,7 @@ def code_for_cuda_runs_on_the_cpu():
     assert torch.cuda.is_available() == available
 
 
-# ------------------------------------------------------------------------------------------ what is left out
+# ------------------------------------------------------------------------------------------ unneeded work
 
 
 @triton.jit

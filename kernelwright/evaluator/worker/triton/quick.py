@@ -110,7 +110,7 @@ def _builtins() -> None:
 
 
 def _sets(begin: Callable[..., None], arguments: tuple[Any, ...], kind: Any, names: set[str]) -> bool:
-    """Whether a constructor sets these attributes and no others, as that of Triton 3.7.1 does."""
+    """Whether a constructor sets exactly these attributes. That of Triton 3.7.1 does."""
     made = kind.__new__(kind)
     begin(made, *arguments)
     return set(vars(made)) == names
